@@ -145,9 +145,10 @@ def test_a_page_and_two_reports_that_are_compared(tiny_bundle: Path, tmp_path: P
 def test_worse_is_an_exit_code(tmp_path: Path) -> None:
     for name, factor in (("a", 1.0), ("b", 1.5)):
         report = fakes.whole_report()
-        at = replace(report.levels[0].latency[0], samples_ms=((factor, 2 * factor), (1.01 * factor, 2 * factor)))
+        rounds = tuple((first * factor, 2 * factor) for first in (1.0, 1.0, 1.01))
+        at = replace(report.levels[0].latency[0], samples_ms=rounds)
         levels = (replace(report.levels[0], latency=(at,)),)
-        changed = replace(report, levels=levels, peers=(), conditions=replace(report.conditions, rounds=2))
+        changed = replace(report, levels=levels, peers=(), conditions=replace(report.conditions, rounds=3))
         (tmp_path / name).write_text(changed.to_json(), encoding="utf-8")
     ran = run("compare", tmp_path / "a", tmp_path / "b")
     assert (ran.exit_code, ran.stdout.splitlines()[-1][:44]) == (3, "Worse: full at batch 1, beam 4 takes +50.0%.")

@@ -20,7 +20,8 @@ from hmc.benchmark.measure.machine import this_commit, this_machine
 from hmc.benchmark.measure.memory import MemoryRequest, MemoryResult, measure_memory
 from hmc.benchmark.measure.quality import Output, Progress, Translates, cut_sources, score, silent, ter, translate_all
 from hmc.benchmark.measure.text import TestSet
-from hmc.benchmark.peers.peer import Peer, check_peers, opened_peers
+from hmc.benchmark.peers.engines import divisions, spelled
+from hmc.benchmark.peers.peer import Peer, TunedLevel, check_peers, opened_peers
 from hmc.benchmark.report.results import (
     BundleInfo,
     Conditions,
@@ -49,6 +50,8 @@ class _Measured:
     ter: dict[str, float | None] = field(default_factory=dict)
     outputs: dict[str, Output] = field(default_factory=dict)
     """At the headline beam; empty if nothing was translated."""
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Level → size of a request → fastest division of the cores, where levels were tuned."""
 
     def latency_of(self, name: str) -> tuple[LatencyResult, ...]:
         return tuple(result for result in self.latency if result.level == name)
@@ -82,7 +85,7 @@ def run_benchmark(
     say(promise)
     memory = _memory(settings, test_set, chosen, progress) if settings.memory else {}
     with ExitStack() as stack:
-        translators = _opened(settings, manifest, chosen, stack, progress)
+        translators = _opened(settings, test_set, manifest, chosen, stack, progress)
         peers = _peers(settings, test_set, stack, progress)
         found = _measure(settings, test_set, conditions, translators, peers, progress)
     if warning := cut_sources(found.outputs.values(), test_set):
@@ -190,6 +193,7 @@ def _conditions(
         left_out=chosen.left_out,
         peers=settings.peers,
         load_ms=settings.load_ms,
+        tuned=settings.tuned,
     )
 
 
@@ -216,21 +220,36 @@ def _memory(
 
 
 def _opened(
-    settings: BenchmarkSettings, manifest: Manifest, chosen: MeasuredLevels, stack: ExitStack, progress: Progress
-) -> dict[str, Translator]:
-    translators = {}
+    settings: BenchmarkSettings,
+    test_set: TestSet,
+    manifest: Manifest,
+    chosen: MeasuredLevels,
+    stack: ExitStack,
+    progress: Progress,
+) -> dict[str, Translator | TunedLevel]:
+    translators = dict[str, Translator | TunedLevel]()
     for level in chosen.levels:
         progress(f"{level.name}: loading and warm-up")
-        translator = Translator(
-            settings.bundle,
-            level.name,
-            device=_device(settings, level),
-            threads=settings.threads,
-            manifest=manifest,
-            workers=settings.workers,
-        )
-        translators[level.name] = stack.enter_context(translator)
-        translator.warm_up()
+        tuned = settings.tuned and chosen.devices[level.name] == "cpu"
+        opened = dict[str, Translator]()
+        for workers, threads in divisions() if tuned else [(settings.workers, settings.threads)]:
+            translator = Translator(
+                settings.bundle,
+                level.name,
+                device=_device(settings, level),
+                threads=threads,
+                manifest=manifest,
+                workers=workers,
+            )
+            opened[spelled(workers, threads)] = stack.enter_context(translator)
+            translator.warm_up()
+        if not tuned:
+            [translators[level.name]] = opened.values()
+            continue
+        progress(f"{level.name}: finding its best settings")
+        several = TunedLevel(opened)
+        several.probe(test_set.texts[: settings.latency_limit], settings.points)
+        translators[level.name] = several
     return translators
 
 
@@ -248,7 +267,7 @@ def _measure(
     settings: BenchmarkSettings,
     test_set: TestSet,
     conditions: Conditions,
-    translators: Mapping[str, Translator],
+    translators: Mapping[str, Translator | TunedLevel],
     peers: Sequence[Peer],
     progress: Progress,
 ) -> _Measured:
@@ -265,8 +284,12 @@ def _measure(
     firsts = {}
     for name, translator in translators.items():
         progress(f"{name}: first token")
-        firsts[name] = measure_first_token(translator, timed, headline.beam)
+        alone = translator.at(headline) if isinstance(translator, TunedLevel) else translator
+        firsts[name] = measure_first_token(alone, timed, headline.beam)
     found = _Measured(latency, firsts)
+    for name, translator in translators.items():
+        if isinstance(translator, TunedLevel):
+            found.settings[name] = {str(size): setting for size, setting in translator.best.items()}
     if test_set.references is None and not peers:
         return found
     for beam in settings.beams if test_set.references is not None else (headline.beam,):
@@ -331,6 +354,7 @@ def _level_report(level: Level, device: str, found: _Measured, memory: Mapping[s
         first_token=found.first_tokens.get(level.name),
         head_layout=level.head_layout,
         translations=found.translations(level.name),
+        settings=found.settings.get(level.name, {}),
     )
 
 

@@ -105,6 +105,11 @@ class BenchmarkSettings:
         return self
 
     @property
+    def tuned(self) -> bool:
+        """Whether levels run at their fastest division of the cores, as peers do; given threads or workers stay."""
+        return bool(self.peers) and self.threads == 0 and self.workers == 1
+
+    @property
     def points(self) -> list[RequestSize]:
         """Every combination of batch size and beam size."""
         return [RequestSize(batch, beam) for batch, beam in product(self.sizes, self.beams)]

@@ -12,6 +12,7 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.ctranslate2.reader import import_ctranslate2, is_ctranslate2
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import FailedPreconditionError, HmcError, InvalidRequestError, UnavailableError
+from hmc.artifact.git_lfs import refuse_pointer
 from hmc.artifact.m2m100.reader import import_m2m100, is_m2m100
 from hmc.artifact.marian.generation import REQUEST_OPTIONS, ignored
 from hmc.artifact.marian.reader import import_marian
@@ -21,7 +22,18 @@ from hmc.artifact.storage.weight_files import Arrays
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """OWNER/MODEL."""
-WANTED = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.npz", "*.yml", "*vocabulary.txt", "README.md")
+WANTED = (
+    "*.json",
+    "*.safetensors",
+    "*.bin",
+    "*.spm",
+    "*.model",
+    "*.npz",
+    "*.yml",
+    "*.vocab",
+    "*vocabulary.txt",
+    "README.md",
+)
 """Files that an import may read. Weights of other frameworks stay where they are."""
 UNWANTED = ("*/*", "training_args.bin", "optimizer.bin", "scheduler.bin")
 
@@ -101,6 +113,8 @@ def import_model(path: Path, *, source_language: str | None = None, target_langu
     Languages: None takes them from the model's own files. Raises InvalidArtifactError that lists every problem, and
     InvalidRequestError for a checkpoint or bundle of HMC.
     """
+    if path.is_file():
+        refuse_pointer(path, str(path))
     if path.name.endswith((".safetensors", ".bin")) and path.is_file():
         path = path.parent
     if is_ctranslate2(path):

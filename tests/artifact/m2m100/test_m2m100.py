@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.artifact.m2m100.m2m100_writer import NLLB_CODES, sources, write_m2m100, write_nllb
+from tests.artifact.m2m100.m2m100_writer import (
+    NLLB_CODES,
+    random_model,
+    sources,
+    transformers,
+    write_m2m100,
+    write_nllb,
+)
 
 from hmc.artifact import (
     InvalidArtifactError,
@@ -19,6 +26,7 @@ from hmc.artifact import (
     save_checkpoint,
 )
 from hmc.artifact.m2m100.reader import import_m2m100
+from hmc.artifact.m2m100.tokenizer_files import OF_M2M100, OF_NLLB
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.model.architecture import fairseq_positions
 from hmc.artifact.tokenizer.files import MarianFiles
@@ -256,22 +264,125 @@ def test_ids_of_languages_are_those_that_the_folder_states(tmp_path: Path) -> No
     assert json.loads(read.languages)["codes"] == {code: first + 3 - n for n, code in enumerate(NLLB_CODES)}
 
 
-def test_a_language_that_was_added_is_one_more(tmp_path: Path) -> None:
-    """As slow tokenizers save it: added_tokens.json has the new one alone."""
+def codes_of(folder: Path) -> dict[str, int]:
+    read = import_model(folder, source_language="en", target_language="de").tokenizer
+    assert isinstance(read, MarianFiles)
+    assert read.languages is not None
+    codes: dict[str, int] = json.loads(read.languages)["codes"]
+    return codes
+
+
+def family(kind: str) -> list[str]:
+    return [f"__{code}__" for code in OF_M2M100[kind].split()]
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [["__en__", "__de__"], family("m2m100")[::-1], ["__szl__"], [*family("m2m100"), "__szl__"], ["__szl__", "__en__"]],
+    ids=["two", "reversed", "one more alone", "one more", "one more first"],
+)
+@pytest.mark.parametrize("stated", [False, True], ids=["listed", "with ids"])
+def test_the_order_of_m2m100s_languages_is_fixed(tmp_path: Path, listed: list[str], stated: bool) -> None:
+    """Whatever a directory lists; added languages have the ids that they have in Transformers."""
     folder = tmp_path / "model"
-    model, tokenizer = write_nllb(folder)
+    write_m2m100(folder)
+    changed(folder / "tokenizer_config.json", added_tokens_decoder={}, extra_special_tokens=listed)
+    if stated:
+        transformers.M2M100Tokenizer.from_pretrained(folder).save_pretrained(folder)
+    theirs = transformers.M2M100Tokenizer.from_pretrained(folder)
+    codes = codes_of(folder)
+    added = {"szl"} & codes.keys()
+    assert {code: codes[code] for code in codes.keys() - added} == theirs.lang_code_to_id
+    assert all(codes[code] == theirs.convert_tokens_to_ids(f"__{code}__") for code in added)
+    assert bool(added) == ("__szl__" in listed)
+    assert (codes["en"], codes["de"]) == (168, 166)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_a_folder_with_an_added_language_is_imported(tmp_path: Path, special: bool) -> None:
+    """Transformers may give it the id of another language, and reads it again so."""
+    folder = tmp_path / "model"
+    _, tokenizer = write_m2m100(folder)
+    tokenizer.add_tokens(["__szl__"], special_tokens=special)
+    tokenizer.save_pretrained(folder)
+    codes = codes_of(folder)
+    assert codes["szl"] == tokenizer.convert_tokens_to_ids("__szl__")
+    assert (codes["en"], codes["de"], len(codes)) == (168, 166, 101)
+    files = import_model(folder, target_language="szl").tokenizer
+    assert open_tokenizer(files).opening("A dog.") == [codes["szl"]]
+    assert open_tokenizer(files).encode("A dog.") == tokenizer("A dog.")["input_ids"][:-1]
+
+
+def test_a_model_that_is_too_small_for_its_family_is_refused_with_the_list(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    write_m2m100(folder)
+    random_model(152, 0).save_pretrained(folder)
+    changed(folder / "tokenizer_config.json", extra_special_tokens=["__en__", "__de__"])
+    said = "languages of m2m100 have the ids 150 to 249 .* lists __en__, __de__; the model.s vocabulary has 152 tokens"
+    with pytest.raises(InvalidArtifactError, match=said):
+        codes_of(folder)
+
+
+def listed_alone(folder: Path, listed: list[str]) -> None:
+    """Leaves no file with ids, as tokenizers without tokenizer.json were saved once."""
     (folder / "tokenizer.json").unlink()
-    changed(folder / "tokenizer_config.json", added_tokens_decoder={}, additional_special_tokens=NLLB_CODES)
-    new = len(tokenizer)
+    changed(folder / "tokenizer_config.json", added_tokens_decoder={}, extra_special_tokens=listed)
+
+
+def test_a_language_that_was_added_is_one_more(tmp_path: Path) -> None:
+    """added_tokens.json has the new one alone; the others are NLLB's in their order."""
+    folder = tmp_path / "model"
+    _, tokenizer = write_nllb(folder)
+    every = OF_NLLB.split()
+    listed_alone(folder, every)
+    pieces = tokenizer.convert_tokens_to_ids("<mask>")
+    new = pieces + len(every) + 1  # after <mask>
     (folder / "added_tokens.json").write_text(json.dumps({"tyv_Cyrl": new}))
-    model.resize_token_embeddings(new + 1)
-    model.save_pretrained(folder)
+    random_model(new + 1, 0).save_pretrained(folder)
     read = import_model(folder).tokenizer
     assert isinstance(read, MarianFiles)
     assert read.languages is not None
-    codes = json.loads(read.languages)["codes"]
-    assert sorted(codes) == sorted([*NLLB_CODES, "tyv_Cyrl"])
-    assert codes["tyv_Cyrl"] == new
+    expected = {code: pieces + number for number, code in enumerate(every)}
+    assert json.loads(read.languages)["codes"] == {**expected, "tyv_Cyrl": new}
+
+
+def test_the_order_of_nllbs_languages_is_that_of_transformers() -> None:
+    from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
+
+    assert OF_NLLB.split() == FAIRSEQ_LANGUAGE_CODES
+
+
+@pytest.mark.parametrize("listed", [["eng_Latn", "deu_Latn"], NLLB_CODES, OF_NLLB.split()[::-1]])
+def test_a_list_whose_ids_no_file_states_is_refused(tmp_path: Path, listed: list[str]) -> None:
+    folder = tmp_path / "model"
+    write_nllb(folder)
+    random_model(600, 0).save_pretrained(folder)
+    listed_alone(folder, listed)
+    with pytest.raises(InvalidArtifactError, match=f"no file states the ids of the languages.*{', '.join(listed[:2])}"):
+        import_model(folder)
+
+
+def test_languages_that_a_list_adds_follow_as_in_transformers(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    write_nllb(folder)
+    random_model(600, 0).save_pretrained(folder)
+    changed(folder / "tokenizer_config.json", extra_special_tokens=[*NLLB_CODES[::-1], "tyv_Cyrl"])
+    theirs = transformers.NllbTokenizer.from_pretrained(folder)
+    read = import_model(folder).tokenizer
+    assert isinstance(read, MarianFiles)
+    assert read.languages is not None
+    expected = {code: theirs.convert_tokens_to_ids(code) for code in (*NLLB_CODES, "tyv_Cyrl")}
+    assert json.loads(read.languages)["codes"] == expected
+
+
+def test_ids_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    write_nllb(folder)
+    changed(folder / "tokenizer_config.json", added_tokens_decoder={"400": {"content": "deu_Latn"}})
+    with pytest.raises(
+        InvalidArtifactError, match=r"tokenizer.json gives deu_Latn the id \d+, .* another file says 400"
+    ):
+        import_model(folder)
 
 
 def test_it_cannot_be_exported_as_marian(tmp_path: Path) -> None:

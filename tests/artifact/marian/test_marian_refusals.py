@@ -145,3 +145,22 @@ def test_all_problems_are_reported_at_once(opus: Path) -> None:
         import_marian(opus)
     assert len(caught.value.problems) == 4
     assert "layout of OPUS-MT" in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["added_tokens.json", "tokenizer_config.json"])
+def test_a_token_that_was_added_is_named_with_its_file(opus: Path, file: str) -> None:
+    """Transformers takes it out of a text before the text is divided."""
+    size = len(json.loads((opus / "vocab.json").read_text()))
+    if file == "added_tokens.json":
+        (opus / file).write_text(json.dumps({"<formal>": size}))
+    else:
+        edit(opus / file, added_tokens_decoder={"0": {"content": "</s>"}, str(size): {"content": "<formal>"}})
+    edit(opus / "config.json", vocab_size=size + 1)
+    with pytest.raises(InvalidArtifactError, match=f"{file} adds <formal> to the pieces of vocab.json: added tokens"):
+        import_marian(opus)
+
+
+def test_stated_tokens_that_are_pieces_are_no_added_ones(opus: Path) -> None:
+    edit(opus / "tokenizer_config.json", added_tokens_decoder={"0": {"content": "</s>"}, "1": {"content": "<unk>"}})
+    (opus / "added_tokens.json").write_text("{}")
+    import_marian(opus)

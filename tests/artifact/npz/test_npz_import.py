@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from tests.artifact.npz.marian_writer import marian_arrays, options_text, write_arrays, write_release
 from tests.support.files import Hostile, write_lines
 from tests.tiny import SENTENCES
@@ -189,7 +190,7 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
         "names 2 models that decode together",
     ),
     (lambda o: (o / "decoder.yml").write_text("models: [\n"), r"decoder\.yml is not YAML \(line"),
-    (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n<unk>: 1\n"), "has 3 entries, the model's vocabulary has"),
+    (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n<unk>: 1\n"), "has 2 entries, the model's vocabulary has"),
     (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n</s>: 1\n"), "line 2: '</s>' is there twice"),
     (lambda o: (o / "opus.vocab.yml").write_text("a: 0\n<unk>: 1\n"), "has no entry '</s>'"),
     (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n<unk>: 1\n<pad>: 2\n"), "has an entry '<pad>'"),
@@ -260,6 +261,84 @@ def test_damaged_archives(release: Path, tmp_path: Path) -> None:
     (tmp_path / "changed.zip").write_bytes(whole[: at + 2000] + b"#" * 50 + whole[at + 2050 :])
     with pytest.raises(InvalidArtifactError, match="it is no whole zip archive: Bad CRC-32"):
         import_release(tmp_path / "changed.zip")
+
+
+ODD = [*(chr(code) for code in range(0x7F, 0xA1)), "\u2028", "\u2029", "\ufeff", "\ufffe", "\uffff"]
+"""Pieces that PyYAML refuses, drops or takes for ends of lines. Published vocabularies hold some of them."""
+
+
+def vocabulary_of(folder: Path) -> dict[str, int]:
+    files = import_release(folder).tokenizer
+    assert isinstance(files, MarianFiles)
+    entries: dict[str, int] = json.loads(files.vocabulary)
+    return entries
+
+
+@pytest.mark.parametrize("quote", ['"', ""], ids=["quoted", "plain"])
+@pytest.mark.parametrize("within", ["{}", "a{}b"], ids=["alone", "within a word"])
+def test_control_characters_in_yaml_are_pieces(release: Path, quote: str, within: str) -> None:
+    file = release / "opus.vocab.yml"
+    lines = file.read_text(encoding="utf-8").split("\n")
+    for number, character in enumerate(ODD):
+        lines[20 + number] = f"{quote}{within.format(character)}{quote}: {20 + number}"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    entries = vocabulary_of(release)
+    assert {within.format(character): 20 + number for number, character in enumerate(ODD)}.items() <= entries.items()
+
+
+def test_characters_that_stand_in_for_others_are_refused(release: Path) -> None:
+    file = release / "opus.vocab.yml"
+    file.write_text(file.read_text(encoding="utf-8").replace('"▁a"', '"\U0010fffd"'), encoding="utf-8")
+    with pytest.raises(InvalidArtifactError, match="characters of the last plane for private use"):
+        import_release(release)
+
+
+def as_plain_text(release: Path) -> list[Path]:
+    """Writes the vocabularies with a piece a line, as Marian reads every file that is not YAML by its name."""
+    written = []
+    for file in sorted(release.glob("*.vocab.yml")):
+        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
+        plain = file.with_suffix("")
+        plain.write_text("".join(f"{piece}\n" for piece in sorted(entries, key=entries.get)), encoding="utf-8")
+        file.unlink()
+        written.append(plain)
+    decoder = release / "decoder.yml"
+    decoder.write_text(decoder.read_text().replace(".vocab.yml", ".vocab"))
+    return written
+
+
+@pytest.mark.parametrize("two", [False, True])
+@pytest.mark.parametrize("decoder", [False, True])
+def test_a_vocabulary_of_plain_text_is_read_too(tmp_path: Path, two: bool, decoder: bool) -> None:
+    write_release(tmp_path / "model", two=two)
+    before = import_release(tmp_path / "model")
+    as_plain_text(tmp_path / "model")
+    if not decoder:
+        (tmp_path / "model" / "decoder.yml").unlink()
+    after = import_release(tmp_path / "model")
+    assert before.tokenizer == after.tokenizer
+    assert all(np.array_equal(before.tensors[name], after.tensors[name]) for name in before.tensors)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            lambda text: text.replace("\n", "\t-3.25\n"),
+            "line 1: a piece with a score, as SentencePiece lists its model",
+        ),
+        (lambda text: '"</s>": 0\n' + text, r"line 1: YAML, .* let it end in \.yml"),
+        (lambda text: text + "\n", "empty, and every line of a plain-text vocabulary is a piece"),
+        (lambda text: text + "</s>\n", "'</s>' is also in line 1"),
+        (lambda text: text + "more\n", "has 166 entries, the model's vocabulary has 165"),
+        (lambda text: text.removeprefix("</s>\n"), "has no entry '</s>'"),
+    ],
+)
+def test_plain_text_that_is_no_vocabulary(release: Path, changed: Callable[[str], str], said: str) -> None:
+    (file,) = as_plain_text(release)
+    file.write_text(changed(file.read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(InvalidArtifactError, match=said):
+        import_release(release)
 
 
 def test_the_vocabulary_is_written_as_json(release: Path) -> None:

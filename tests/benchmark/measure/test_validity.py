@@ -29,6 +29,8 @@ def test_the_interval_holds_the_true_value_95_times_of_100() -> None:
         held += found.low <= 1.0 <= found.high
     assert 930 <= held <= 970  # three standard deviations around 950
     assert interval(1.0, [1.0]) is None
+    assert interval(1.0, [0.9, 1.1]) is None  # of two rounds it would say nothing
+    assert interval(1.0, [0.9, 1.0, 1.1]) is not None
 
 
 def test_a_machine_that_slows_down_is_not_steady() -> None:

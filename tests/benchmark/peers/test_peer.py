@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.bundles import bundle_at
@@ -15,8 +16,11 @@ from hmc.artifact.errors import FailedPreconditionError
 from hmc.benchmark import BenchmarkSettings, run_benchmark
 from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.peers import peer as peers
-from hmc.benchmark.peers.peer import check_peers, opened_peers
-from hmc.serving import DecodeOptions
+from hmc.benchmark.peers.engines import divisions, spelled
+from hmc.benchmark.peers.peer import TunedLevel, check_peers, opened_peers
+from hmc.benchmark.report.tables import setting_rows
+from hmc.serving import DecodeOptions, Translation
+from hmc.serving.runtime.threads import cores
 
 
 @pytest.mark.slow
@@ -48,6 +52,44 @@ def test_peers_are_measured_as_levels_are(once: Once) -> None:
         assert quality.bleu == pytest.approx(level.quality[0].bleu, abs=4)  # int8 or bf16, on few sentences
         assert peer.same >= 0.75
     assert "Peers: ctranslate2, transformers, with the weights of full" in report.contract
+    if cores() > 1:  # levels are tuned as peers are, and the table says how they ran
+        assert level.settings.keys() == report.peers[0].settings.keys()
+        ways = {spelled(workers, threads) for workers, threads in divisions()}
+        assert set(level.settings.values()) <= ways
+        assert "cpu; on the CPU the division of the cores that was fastest" in report.contract
+        assert [row[0] for rows in setting_rows(report) for row in rows][:2] == ["full", "full"]
+
+
+@pytest.mark.parametrize("given", [{"threads": 1}, {"workers": 2, "threads": 1}, {"peers": ()}])
+def test_levels_are_tuned_only_beside_peers_and_on_their_own_choice(given: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"bundle": Path("b"), "src": Path("s"), "peers": ("ctranslate2",)}
+    assert BenchmarkSettings(**fields).tuned
+    assert not BenchmarkSettings(**fields | given).tuned
+
+
+class Timed:
+    """A translator that takes as long as it is told."""
+
+    def __init__(self, name: str, per_text: float, once: float, clock: list[float]) -> None:
+        self.name, self.per_text, self.once, self.clock = name, per_text, once, clock
+
+    def translate(self, texts: list[str], _options: DecodeOptions, *, segmentation: str) -> list[Translation]:
+        assert segmentation == "none"
+        self.clock[0] += self.once + self.per_text * len(texts)
+        return [Translation(self.name, 0.0, 1, 1) for _ in texts]
+
+
+def test_a_level_runs_at_its_fastest_division(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(peers.time, "perf_counter", lambda: clock[0])
+    ways = {"1 × 2 threads": Timed("one", 1.0, 1.0, clock), "2 × 1 thread": Timed("two", 0.5, 3.0, clock)}
+    tuned = TunedLevel(ways)  # type: ignore[arg-type]
+    alone, many = RequestSize(1, 4), RequestSize(8, 4)
+    tuned.probe([f"text {n}" for n in range(16)], [alone, many])
+    assert tuned.best == {alone: "1 × 2 threads", many: "2 × 1 thread"}
+    assert tuned.timed(["a"], DecodeOptions(beam_size=4))[0] == 2.0
+    assert tuned.timed(["a"] * 8, DecodeOptions(beam_size=4))[0] == 7.0
+    assert tuned.translate(["a"], DecodeOptions(beam_size=4))[0].text == "two"
 
 
 def test_an_engine_takes_long_and_blank_texts(tiny_checkpoint: Path) -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from tests.benchmark import fakes
 from tests.serving.http.test_playground import FAINT, browser, opened  # noqa: F401 - a fixture
 
 from hmc.benchmark import Report
+from hmc.benchmark.measure.validity import steadiness
 from hmc.benchmark.report.findings import buckets, differing, worst
 from hmc.benchmark.report.html import page
 
 PARTS = (
     "Summary", "Quality against speed", "Latency", "Load", "By length of the sentence", "Heads", "Memory and start",
-    "Peers", "Worst sentences, side by side", "How it was measured", "Machine", "Samples",
+    "Settings of the engines", "Worst sentences, side by side", "How it was measured", "Machine", "Samples",
 )  # fmt: skip
 
 
@@ -107,3 +109,23 @@ def test_a_browser_shows_it(browser: Any, tmp_path: Path, size: str, scheme: str
         assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["schema_version"] == 2
     finally:
         found.context.close()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        ((10.0, 10.0, 10.0, 10.0), "The machine was steady: times differ by at most 5%"),
+        ((10.0, 10.0, 13.0, 13.0), "Not steady: h72. The times of a steady system"),
+        ((10.0, 10.0), "With fewer than 3 rounds nothing tells whether the machine was steady."),
+    ],
+)
+def test_the_chart_of_rounds_says_what_they_show(rounds: tuple[float, ...], said: str) -> None:
+    plain = fakes.report()
+    levels = []
+    for level in plain.levels:
+        times = tuple((ms if level.name == "h72" else 10.0,) * 4 for ms in rounds)
+        at = replace(level.latency[0], samples_ms=times, steadiness=steadiness(times))
+        levels.append(replace(level, latency=(at,)))
+    conditions = replace(plain.conditions, rounds=len(rounds))
+    text = page(replace(plain, levels=tuple(levels), conditions=conditions))
+    assert said in text

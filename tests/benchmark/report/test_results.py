@@ -97,7 +97,9 @@ def test_what_is_no_report_is_not_read(tmp_path: Path) -> None:
 
 def test_what_the_numbers_do_not_allow_to_say() -> None:
     report = fakes.report()
-    assert uncertain(report) == ["Steadiness and outliers were not checked: that needs --rounds 3 or more."]
+    assert uncertain(report) == [
+        "There are no intervals of times, and steadiness and outliers were not checked: that needs --rounds 3 or more."
+    ]
     at = replace(report.levels[0].latency[0], steadiness=Steadiness(0.1, 0.12, 2, 3.5))
     levels = (replace(report.levels[0], latency=(at,)), *report.levels[1:])
     busy = replace(report.machine, load_average=1.5)

@@ -33,10 +33,36 @@ def test_with_more_loss_allowed_another_level_is_taken() -> None:
 
 def test_the_speed_has_its_interval() -> None:
     full, h72, _ = fakes.report().levels
-    unsure = replace(h72.latency[0], ratio_interval=Interval(0.5, 1.25))
-    line = advice(replace(fakes.report(), levels=(full, replace(h72, latency=(unsure,)))), loss=1.0)
+    seen = replace(h72.latency[0], ratio_interval=Interval(0.5, 0.8))
+    line = advice(replace(fakes.report(), levels=(full, replace(h72, latency=(seen,)))), loss=1.0)
     assert line is not None
-    assert line.startswith("Take h72. Times as fast as full: 1.3 [0.8, 2.0] at batch 1. ")
+    assert line.startswith("Take h72. Times as fast as full: 1.3 [1.2, 2.0] at batch 1. ")
+
+
+def test_what_may_be_slower_is_not_called_faster() -> None:
+    """Neither as the level to take, nor among those that lose more."""
+    full, h72, small = fakes.report().levels
+    even = replace(full, latency=(replace(full.latency[0], ratio_interval=Interval(1.0, 1.0)),))
+    wide = Interval(0.12, 2.5)
+    unsure = [replace(x, latency=(replace(x.latency[0], ratio_interval=wide),)) for x in (h72, small)]
+    report = replace(fakes.report(), levels=(even, *unsure))
+    for loss in (0.5, 1.0, 5.0):
+        assert advice(report, loss) == (
+            f"Take full: no level that surely loses at most {loss:g} BLEU is surely faster at batch 1."
+        )
+
+
+def test_levels_whose_intervals_overlap_are_not_told_apart() -> None:
+    full, h72, small = fakes.report().levels
+    ends = {"full": (1.0, 1.0), "h72": (0.5, 0.8), "h72-int8": (0.3, 0.6)}
+    levels = tuple(
+        replace(level, latency=(replace(level.latency[0], ratio_interval=Interval(*ends[level.name])),))
+        for level in (full, h72, small)
+    )
+    line = advice(replace(fakes.report(), levels=levels), loss=1.0)
+    assert line is not None
+    assert line.startswith("Take h72. ")
+    assert "h72-int8" not in line
 
 
 def test_the_largest_batch_decides() -> None:

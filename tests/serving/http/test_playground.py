@@ -297,3 +297,36 @@ def test_a_model_of_several_target_languages(browser: Browser, multilingual_bund
         expect(page.locator(".from .lit").first).to_be_visible()
         page.context.close()
     assert [one for one in seen if one.startswith("error:")] == []
+
+
+def test_a_long_text_is_shown_piece_by_piece(browser: Browser, tmp_path: Path, factory: FakeFactory) -> None:
+    with serving(tmp_path, factory) as (_, url):
+        page, seen = opened(browser, url)
+        text = " ".join([TEXT, "Two men sit on a bench."] * 30)
+        page.get_by_label("English").fill(text)
+        card = page.get_by_role("article", name="full")
+        expect(card.get_by_text("60 sentences")).to_be_visible()
+        said = card.locator(".to").evaluate("e => e.textContent")
+        assert said == " ".join([f"full:{TEXT}", "full:Two men sit on a bench."] * 30)
+        assert card.locator(".from").evaluate("e => e.textContent") == text
+        assert any(one.endswith("/v1/document") for one in seen)
+        assert not any(one.endswith("/v1/translate") for one in seen)
+        page.context.close()
+
+
+def test_a_translation_stands_before_its_source(page: Page) -> None:
+    page.get_by_label("English").fill(TEXT)
+    card = page.get_by_role("article", name="full")
+    expect(card.locator(".from")).to_be_visible()
+    assert card.locator(".said p").evaluate_all("all => all.map((one) => one.className)")[:2] == ["to", "from"]
+
+
+def test_a_text_that_is_too_long_is_said_for_readers(page: Page) -> None:
+    page.get_by_label("English").fill("A dog runs. " * 100_000)
+    said = page.get_by_role("article", name="full").get_by_role("alert")
+    expect(said).to_contain_text("The text is too long: it has 1.1 MiB, and the server takes 1.0 MiB at once.")
+    expect(said).not_to_contain_text("texts[0]")
+
+
+def test_what_a_level_is(page: Page) -> None:
+    expect(page.locator("#empty")).to_contain_text("fewer attention heads, layers or neurons, or with rounded numbers")

@@ -125,7 +125,7 @@ def test_a_damaged_page_of_parquet_is_named(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[4:200] = bytes(196)
     path.write_bytes(content)
-    with pytest.raises(InvalidRequestError, match=r"(?s)a\.parquet: no Parquet file that can be .*copy it again"):
+    with pytest.raises(InvalidRequestError, match=r"(?s)a\.parquet is no Parquet file that can be .*copy it again"):
         list(read_pairs(str(path)))
 
 

@@ -83,7 +83,7 @@ class LatencyResult:
     """Median over the rounds of this level's time over the reference level's; below 1 is faster."""
     p90_ms: float | None = None
     p50_interval: Interval | None = None
-    """95 % intervals over the rounds; None for a single round."""
+    """95 % intervals over the rounds; None with too few of them (`FEWEST_ROUNDS`)."""
     rate_interval: Interval | None = None
     """Of sentences_per_s."""
     ratio_interval: Interval | None = None

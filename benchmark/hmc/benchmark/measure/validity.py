@@ -22,7 +22,7 @@ OUTLYING = 2.0
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """The quantiles of `student` for 1, 2, … degrees of freedom."""
 FEWEST_ROUNDS = 3
-"""With fewer rounds neither steadiness nor outliers are checked."""
+"""With fewer rounds there are no intervals, and neither steadiness nor outliers are checked."""
 
 Rounds = Sequence[Sequence[float]]
 """`[R, N]`: times of the same N requests in each round."""
@@ -70,11 +70,11 @@ class Interval:
 
 
 def interval(value: float, rounds: Sequence[float]) -> Interval | None:
-    """The 95 % interval around `value` for numbers of which each round gave one; None for a single round.
+    """The 95 % interval around `value` for numbers of which each round gave one; None with fewer than `FEWEST_ROUNDS`.
 
     Computed on logarithms, because times vary by factors.
     """
-    if len(rounds) < 2:
+    if len(rounds) < FEWEST_ROUNDS:
         return None
     logs = np.log(np.asarray(rounds, np.float64))
     half = student(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))

@@ -75,7 +75,7 @@ class _Text:
         return Translation(self._tokenizer.decode(written), 0.0, len(source), len(written) + 1)
 
 
-def _ways() -> list[tuple[int, int]]:
+def divisions() -> list[tuple[int, int]]:
     """(batches at a time, threads of each) worth trying: all cores for one batch, or a batch on each."""
     return sorted({(1, cores()), (cores(), 1)})
 
@@ -114,13 +114,14 @@ def load_ctranslate2(model: Path, checkpoint: Path) -> dict[str, Translate]:
         return translate
 
     return {
-        f"{name}, {_spelled(workers, threads)}": setting(compute, workers, threads)
+        f"{name}, {spelled(workers, threads)}": setting(compute, workers, threads)
         for name, compute in (("int8", "int8"), ("fp32", "float32"))
-        for workers, threads in _ways()
+        for workers, threads in divisions()
     }
 
 
-def _spelled(workers: int, threads: int) -> str:
+def spelled(workers: int, threads: int) -> str:
+    """A division of the cores as tables name it: batches at a time, and the threads of each."""
     return f"{workers} × {threads} thread{'s' if threads > 1 else ''}"
 
 
@@ -140,7 +141,7 @@ def load_transformers(model: Path, checkpoint: Path) -> dict[str, Translate]:
     for name, dtype in types:
         loaded: Any = MarianMTModel.from_pretrained(model, dtype=dtype)
         for threads in sorted({1, cores()}):
-            found[f"{name}, {_spelled(1, threads)}"] = _generate(loaded.eval(), text, threads)
+            found[f"{name}, {spelled(1, threads)}"] = _generate(loaded.eval(), text, threads)
     return found
 
 

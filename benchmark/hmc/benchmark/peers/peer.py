@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -21,12 +21,72 @@ from hmc.artifact.errors import FailedPreconditionError, HmcError, InvalidReques
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.benchmark.measure.latency import RequestSize, requests_of
 from hmc.benchmark.peers.engines import ENGINES, PeerEngine, Translate
-from hmc.serving import DecodeOptions, Translation
+from hmc.serving import DecodeOptions, Translation, Translator
 
 T = TypeVar("T")
 PROBES, PROBE_ROUNDS = 4, 3
 """Requests, and how often each is made, on which the settings of an engine are compared. The fastest time counts."""
 BLANK = Translation("", 0.0, 0, 0)
+
+
+def fastest_settings(
+    settings: Sequence[str],
+    seconds: Callable[[str, Sequence[str], int], float],
+    sentences: Sequence[str],
+    sizes: Sequence[RequestSize],
+) -> dict[RequestSize, str]:
+    """The setting that is fastest for each size of request. seconds: times one request at a setting and a beam."""
+    best = {}
+    for size in sizes:
+        requests = requests_of(sentences, size.batch)[:PROBES]
+        times = {setting: [math.inf] * len(requests) for setting in settings}
+        for _ in range(PROBE_ROUNDS):  # in turn, so that a short stall of the machine decides nothing
+            for setting, fastest in times.items():
+                seen = [seconds(setting, request, size.beam) for request in requests]
+                fastest[:] = map(min, fastest, seen)
+        best[size] = min(times, key=lambda setting: sum(times[setting]))
+    return best
+
+
+class TunedLevel:
+    """A level at its fastest division of the cores for each size of request, as a peer is. It is a `TimesItself`."""
+
+    def __init__(self, translators: Mapping[str, Translator]) -> None:
+        """translators: the level at each division, by its name."""
+        self._translators = translators
+        self.best: dict[RequestSize, str] = {}
+        """Division that was fastest, by the size of the request."""
+
+    def probe(self, sentences: Sequence[str], sizes: Sequence[RequestSize]) -> None:
+        """Finds the fastest division for each size."""
+
+        def seconds(setting: str, request: Sequence[str], beam: int) -> float:
+            return self._run(setting, request, DecodeOptions(beam_size=beam))[0]
+
+        self.best = fastest_settings(list(self._translators), seconds, sentences, sizes)
+
+    def at(self, size: RequestSize) -> Translator:
+        """The translator that is fastest at a size that was probed."""
+        return self._translators[self.best[size]]
+
+    def timed(self, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
+        """As of a peer."""
+        return self._run(self.best[RequestSize(len(texts), options.beam_size)], texts, options)
+
+    def translate(
+        self, texts: Sequence[str], options: DecodeOptions | None = None, *, segmentation: str = "none"
+    ) -> list[Translation]:
+        """As of a peer."""
+        if segmentation != "none":
+            raise ValueError("a measured level takes each text as one sentence")
+        beam = (options or DecodeOptions()).beam_size
+        size = max((size for size in self.best if size.beam == beam), key=lambda size: size.batch)
+        return self.at(size).translate(texts, options, segmentation="none")
+
+    def _run(self, setting: str, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
+        began = time.perf_counter()
+        found = self._translators[setting].translate(texts, options, segmentation="none")
+        return time.perf_counter() - began, found
 
 
 class Peer:
@@ -42,15 +102,11 @@ class Peer:
 
     def probe(self, sentences: Sequence[str], sizes: Sequence[RequestSize]) -> None:
         """Finds the fastest setting for each size. Raises HmcError if the engine cannot be loaded."""
-        settings = self._ask(_settings)
-        for size in sizes:
-            requests = requests_of(sentences, size.batch)[:PROBES]
-            times = {setting: [math.inf] * len(requests) for setting in settings}
-            for _ in range(PROBE_ROUNDS):  # in turn, so that a short stall of the machine decides nothing
-                for setting, fastest in times.items():
-                    seen = [self._ask(_run, setting, request, size.beam)[0] for request in requests]
-                    fastest[:] = map(min, fastest, seen)
-            self.best[size] = min(times, key=lambda setting: sum(times[setting]))
+
+        def seconds(setting: str, request: Sequence[str], beam: int) -> float:
+            return self._ask(_run, setting, request, beam)[0]
+
+        self.best = fastest_settings(self._ask(_settings), seconds, sentences, sizes)
 
     def timed(self, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
         """Translates one request of a size that was probed. Seconds are those in the engine's process."""

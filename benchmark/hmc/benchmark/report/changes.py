@@ -14,7 +14,7 @@ from rich.table import Table
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import bleu, bleu_statistics, default_seed, difference, p_value
 from hmc.benchmark.measure.latency import LatencyResult, median_of
-from hmc.benchmark.measure.validity import Interval, student
+from hmc.benchmark.measure.validity import FEWEST_ROUNDS, Interval, student
 from hmc.benchmark.report.results import LevelReport, PeerReport, Report, uncertain
 from hmc.benchmark.report.tables import milliseconds, table_of
 
@@ -141,9 +141,11 @@ def _check_alike(before: Report, after: Report) -> None:
             f"{new.sentences}): measure both on the same ones"
         )
     for report, name in ((before, "first"), (after, "second")):
-        if report.conditions.rounds < 2:
-            raise InvalidRequestError(f"the {name} report has a single round, so its times have no interval: measure "
-                                      "again with --rounds 2 or more")  # fmt: skip
+        if report.conditions.rounds < FEWEST_ROUNDS:
+            raise InvalidRequestError(
+                f"the {name} report has fewer than {FEWEST_ROUNDS} rounds, so its times have no interval: measure "
+                f"again with --rounds {FEWEST_ROUNDS} or more"
+            )
 
 
 def _time_change(old: LatencyResult, new: LatencyResult, noise: float) -> TimeChange:

@@ -13,7 +13,7 @@ from hmc.benchmark.report.findings import MOST_SCORED, differing, worst
 from hmc.benchmark.report.html_charts import latency, lengths, load, trade
 from hmc.benchmark.report.html_parts import figure, items, ratio, styles_of, table, with_interval
 from hmc.benchmark.report.results import LevelReport, Report, uncertain
-from hmc.benchmark.report.tables import advice, delta, mebibytes, milliseconds, p_value, same
+from hmc.benchmark.report.tables import advice, delta, mebibytes, milliseconds, p_value, setting_rows
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -184,13 +184,9 @@ def _peers(report: Report) -> str:
         "fastest setting",
         f"translations equal to those of {escape(report.conditions.latency_reference)}",
     ]
-    rows = [
-        [escape(peer.name), escape(peer.version), escape(request), escape(setting), same(report, peer, request)]
-        for peer in report.peers
-        for request, setting in peer.settings.items()
-    ]
-    return "<h2>Peers</h2>" + table(
-        "The same weights, each engine at its fastest setting for a size of request.", heads, rows
+    rows = [[escape(cell) for cell in row] for rows in setting_rows(report) for row in rows]
+    return "<h2>Settings of the engines</h2>" + table(
+        "Each engine at its fastest setting for a size of request, with the same weights.", heads, rows
     )
 
 

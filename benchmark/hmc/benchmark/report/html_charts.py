@@ -6,7 +6,7 @@ import math
 from html import escape
 
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize, median_of
-from hmc.benchmark.measure.validity import requests_needed
+from hmc.benchmark.measure.validity import DRIFT, FEWEST_ROUNDS, SPREAD, requests_needed
 from hmc.benchmark.report import svg
 from hmc.benchmark.report.findings import buckets
 from hmc.benchmark.report.html_parts import ends_of, figure, legend, ratio, styles_of, table, with_interval
@@ -49,6 +49,19 @@ def trade(report: Report) -> str:
     return f'<h2>Quality against speed</h2><div class="charts">{"".join(figures)}</div>'
 
 
+def _steady(report: Report) -> str:
+    """What the rounds say of the machine."""
+    at = report.conditions.headline
+    seen = {system.name: system.latency_at(at).steadiness.steady for system in report.systems}
+    if None in seen.values():
+        return f"With fewer than {FEWEST_ROUNDS} rounds nothing tells whether the machine was steady."
+    unsteady = [name for name, steady in seen.items() if not steady]
+    limits = f"{DRIFT:.0%} from the first half to the second, and {SPREAD:.0%} between the fastest and the slowest"
+    if unsteady:
+        return f"Not steady: {', '.join(unsteady)}. The times of a steady system differ by at most {limits}."
+    return f"The machine was steady: times differ by at most {limits}."
+
+
 def latency(report: Report) -> str:
     at, figures = report.conditions.headline, []
     curves = [Series(system.name, style, _curve(system.latency_at(at))) for style, system in enumerate(report.systems)]
@@ -75,7 +88,7 @@ def latency(report: Report) -> str:
         medians = [point.y for each in rounds for point in each.points]
         x = Axis("round", 0.5, report.conditions.rounds + 0.5)
         drawn = svg.lines(rounds, x, Axis.around("p50, ms", medians, log=True), "Median time in every round")
-        figures.append(figure("Round by round", "Level lines: the machine was steady.", drawn))
+        figures.append(figure("Round by round", _steady(report), drawn))
     heads = ["", "batch", "beam", "p50 ms", "p90", "p95", "p99", "requests", "sentences/s", "tokens/s", "ratio [95 %]"]
     rows = []
     for setting in settings_of(report.conditions):

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.errors import InvalidRequestError, field_problems
+from hmc.artifact.git_lfs import why
 from hmc.artifact.significance import RESAMPLES, TRIALS
 from hmc.benchmark.load.results import LoadCurve
 from hmc.benchmark.measure.latency import FirstToken, LatencyResult, RequestSize
@@ -73,6 +74,8 @@ class Conditions:
     peers: tuple[str, ...] = ()
     load_ms: float | None = None
     """The objective of the load curves."""
+    tuned: bool = False
+    """Whether levels on the CPU ran at their fastest division of the cores, as peers do."""
 
 
 class Measured:
@@ -114,6 +117,8 @@ class LevelReport(Measured):
     """Kind → for each layer, the numbers of the open heads."""
     translations: tuple[str, ...] = ()
     """Of the whole test set, at the headline beam. Empty where quality was not measured."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """As of a peer, where levels were tuned as peers are; else empty."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,7 @@ class Report:
         try:
             schema = json.loads(text)["schema_version"]
         except (ValueError, TypeError, KeyError) as error:
-            raise InvalidRequestError(f"{path}: is no report of `hmc bench -o FILE`") from error
+            raise InvalidRequestError(f"{path} {why(path, 'is no report of `hmc bench -o FILE`')}") from error
         if schema != SCHEMA_VERSION:
             raise InvalidRequestError(
                 f"{path}: has schema {schema}, and this version reads {SCHEMA_VERSION}: measure again with `hmc bench`"
@@ -230,7 +235,10 @@ def uncertain(report: Report) -> list[str]:
     for size in dict.fromkeys(RequestSize(at.batch, at.beam) for _, at in times):
         found += _unsteady(size, [(name, at) for name, at in times if (at.batch, at.beam) == (size.batch, size.beam)])
     if report.conditions.rounds < FEWEST_ROUNDS:
-        found.append(f"Steadiness and outliers were not checked: that needs --rounds {FEWEST_ROUNDS} or more.")
+        found.append(
+            f"There are no intervals of times, and steadiness and outliers were not checked: that needs --rounds "
+            f"{FEWEST_ROUNDS} or more."
+        )
     if report.machine.load_average > report.machine.logical_cores / 4:
         found.append(
             f"The machine was busy with something else: load average {report.machine.load_average:.1f} at the start."
@@ -263,7 +271,9 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
     """States what is timed and what is not. It is printed before any number."""
     c = conditions
     threads = described(c.threads)
-    if c.workers > 1:
+    if c.tuned:
+        threads = "on the CPU the division of the cores that was fastest in a short trial"
+    elif c.workers > 1:
         threads = f"{c.workers} workers of {max(c.threads, 1)} thread{'s' if c.threads > 1 else ''}"
     sizes = f"batch {_listed(c.batches)} and beam {_listed(c.beams)}"
     lines = [
@@ -273,7 +283,7 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         f"{_timed(c)}, one request at a time. Each round starts with another level.",
         f"Percentiles: over all requests of all rounds, nearest rank; p90 needs {requests_needed(90)} requests, p95 "
         f"{requests_needed(95)} and p99 {requests_needed(99)}, and a dash stands where there were fewer. Intervals: "
-        "95 %, over the rounds.",
+        f"95 %, over the rounds, where there are {FEWEST_ROUNDS} or more.",
         f"Ratio: a level's time divided by that of {c.latency_reference}, median over the rounds; below 1 is faster.",
         "Rates: of the timed calls alone; tokens are target tokens, end of sentence included. A level that writes "
         "longer translations needs more time for a request, so compare tokens/s too.",

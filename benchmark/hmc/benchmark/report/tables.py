@@ -87,17 +87,30 @@ def latency_table(report: Report) -> Table:
 
 
 def peer_table(report: Report) -> Table:
-    """A row for each peer and setting: the setting of the engine and, where it translated the test set, how alike its
-    translations are."""
-    title = (
-        f"Peers at their best settings; same: translations that equal those of {report.conditions.latency_reference}"
-    )
-    table = table_of(title, ("peer", "version", "request", "setting"), ("same",))
-    for peer in report.peers:
-        for request, setting in peer.settings.items():
-            table.add_row(peer.name, peer.version, request, setting, same(report, peer, request))
+    """A row for each engine and size of request: its setting there and, where a peer translated the test set, how alike
+    its translations are."""
+    title = f"Settings of the engines; same: translations that equal those of {report.conditions.latency_reference}"
+    table = table_of(title, ("engine", "version", "request", "setting"), ("same",))
+    for rows in setting_rows(report):
+        for row in rows:
+            table.add_row(*row)
         table.add_section()
     return table
+
+
+def setting_rows(report: Report) -> list[list[tuple[str, str, str, str, str]]]:
+    """The rows of each engine: name, version, size of request, setting, share of equal translations."""
+    own = report.machine.versions.get("hmc", "–")
+    levels = [
+        [(level.name, own, request, setting, "–") for request, setting in level.settings.items()]
+        for level in report.levels
+    ]
+    peers = [
+        [(peer.name, peer.version, request, setting, same(report, peer, request)) for request, setting in items]
+        for peer in report.peers
+        if (items := peer.settings.items())
+    ]
+    return [rows for rows in levels + peers if rows]
 
 
 def same(report: Report, peer: PeerReport, request: str) -> str:
@@ -169,23 +182,30 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
     """Names the fastest level that surely loses at most `loss` BLEU, and of the faster ones, with what they lose, those
     that no other is faster than and at least as good.
 
-    Surely: the whole interval of ΔBLEU is within it. Fastest: at the largest batch measured, with the headline beam.
-    None where quality was not measured.
+    Surely: the whole interval of ΔBLEU is within it. Faster: at the largest batch measured, with the headline beam, and
+    by intervals that do not overlap where rounds are enough for intervals. None where quality was not measured.
     """
     conditions = report.conditions
-    reference, beam = conditions.quality_reference, conditions.headline.beam
-    if reference is None:
+    beam = conditions.headline.beam
+    if conditions.quality_reference is None:
         return None
     serving = RequestSize(max(conditions.batches), beam)
 
     def faster(level: LevelReport) -> float:
         return 1 / level.latency_at(serving).ratio
 
+    def surely_faster(level: LevelReport, other: LevelReport) -> bool:
+        one, two = level.latency_at(serving), other.latency_at(serving)
+        high = one.ratio_interval.high if one.ratio_interval else one.ratio
+        return high < (two.ratio_interval.low if two.ratio_interval else two.ratio)
+
     scores = {level.name: quality for level in report.levels if (quality := level.quality_at(beam))}
     sure = [level for level in report.levels if level.name in scores and scores[level.name].ci_low >= -loss]
-    best = max(sure, key=faster)
+    reference = next(level for level in report.levels if level.name == conditions.latency_reference)
+    best = max((x for x in sure if x is reference or surely_faster(x, reference)), key=faster, default=reference)
     speeds = ", ".join(f"{_times(best.latency_at(RequestSize(n, beam)))} at batch {n}" for n in conditions.batches)
-    slower = f"o level that surely loses at most {loss:g} BLEU is faster at batch {serving.batch}."
+    word = "surely faster" if reference.latency_at(serving).ratio_interval else "faster"
+    slower = f"o level that surely loses at most {loss:g} BLEU is {word} at batch {serving.batch}."
     if best.name == conditions.latency_reference:
         line = f"Take {best.name}: n{slower}"
     else:
@@ -193,7 +213,7 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
             f"Take {best.name}. Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: "
             f"{delta(scores[best.name], best.name)}. N{slower}"
         )
-    beyond = [level for level in report.levels if level.name in scores and faster(level) > faster(best)]
+    beyond = [level for level in report.levels if level.name in scores and surely_faster(level, best)]
     beyond = [
         x
         for x in beyond

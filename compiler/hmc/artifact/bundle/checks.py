@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from hmc.artifact.bundle.external_data import GraphFile
 from hmc.artifact.bundle.manifest import FIX, Level, Manifest, decoder_path, encoder_path, read_manifest, shortlist_path
 from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.program.checks import file_problems, program_problems
 from hmc.artifact.program.operations import program_path, read_program
@@ -119,6 +120,7 @@ def _file_problems(root: Path, name: str, digest: str) -> list[str]:
         found = sha256_file(root / name)
     except OSError as error:
         return [f"{name} cannot be read: {error.strerror}"]
-    if found != digest:
-        return [f"{name} has sha256 {found[:12]}…, the manifest says {digest[:12]}…: the file was changed or cut short"]
-    return []
+    if found == digest:
+        return []
+    changed = f"has sha256 {found[:12]}…, the manifest says {digest[:12]}…: the file was changed or cut short"
+    return [f"{name} {why(root / name, changed)}"]

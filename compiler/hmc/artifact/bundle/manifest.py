@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError, field_problems
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.precisions import PRECISIONS, Precision
@@ -248,7 +249,8 @@ def _read_json(path: Path) -> Any:
             f"bundle {path}", [f"{MANIFEST} cannot be read: {error.strerror}"], READ_FIX
         ) from error
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number too long, brackets nested too deep
-        raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is not JSON: {error}"], FIX) from error
+        problem = f"{MANIFEST} {why(file, f'is not JSON: {error}')}"
+        raise InvalidArtifactError(f"bundle {path}", [problem], FIX) from error
 
 
 def manifest_digest(raw: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.storage.files import write_whole
 
@@ -96,7 +97,8 @@ class Lexicon:
                 metadata = file.metadata() or {}
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise InvalidArtifactError(f"lexicon {path}", [f"{path.name} is not readable: {error}"], FIX) from error
+            wrong = why(path, f"is not readable: {error}")
+            raise InvalidArtifactError(f"lexicon {path}", [f"{path.name} {wrong}"], FIX) from error
         header, problems = _read_header(metadata)
         problems += _array_problems(arrays)
         if not problems:

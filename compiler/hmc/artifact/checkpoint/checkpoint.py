@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hmc.artifact.checkpoint.extras import EXTRAS, Extras, ScoreName, read_extras, write_extras
 from hmc.artifact.checkpoint.weights import StoredAs, Tensors, read_weights, weights_problems, write_weights
 from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError, field_problems
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import HeadLayout, HeadScores
@@ -175,7 +176,7 @@ def read_config(path: Path) -> CheckpointConfig:
     except ValidationError as error:
         raise HmcError(f"config.json: {'; '.join(field_problems(error))}") from error
     except (ValueError, RecursionError) as error:
-        raise HmcError(f"config.json is not JSON: {error}") from error
+        raise HmcError(f"config.json {why(path / CONFIG, f'is not JSON: {error}')}") from error
 
 
 def load_config(path: Path) -> CheckpointConfig:
@@ -271,7 +272,7 @@ def read_layout(path: Path) -> HeadLayout:
     except FileNotFoundError as error:
         raise InvalidRequestError(f"head layout {path} does not exist; give a checkpoint or a JSON file") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"head layout {path} is not JSON: {error}") from error
+        raise InvalidRequestError(f"head layout {path} {why(path, f'is not JSON: {error}')}") from error
     if isinstance(value, dict):
         value = value.get("head_layout", value)
     try:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, HeadScores
 from hmc.artifact.model.layers import stack_of
@@ -58,7 +59,7 @@ def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
         try:
             raw: Any = load_file(folder / GATES)
         except (SafetensorError, OSError) as error:
-            problems.append(f"{GATES} is not readable: {error}")
+            problems.append(f"{GATES} {why(folder / GATES, f'is not readable: {error}')}")
         else:
             found.gates, wrong = _scores(GATES, raw, arch)
             problems += wrong

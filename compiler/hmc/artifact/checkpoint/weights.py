@@ -11,6 +11,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 
 Tensors = dict[str, npt.NDArray[np.float32]]
@@ -46,7 +47,7 @@ def weights_problems(file: Path, expected: Mapping[str, tuple[int, ...]]) -> lis
             found = {name: tuple(part.get_shape()) for name, part in slices.items()}
             integers = [name for name, part in slices.items() if part.get_dtype() == "I8"]
     except (SafetensorError, OSError) as error:
-        return [f"{file.name} is not readable: {error}"]
+        return [f"{file.name} {why(file, f'is not readable: {error}')}"]
     matrices = [name for name in integers if len(expected.get(name, ())) == 2]
     shapes = {**expected, **{name + SCALE: expected[name][:1] for name in matrices}}
     integer_problems = [f"tensor {name} is of 8 bits, and is no matrix" for name in integers if name not in matrices]

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import HmcError
+from hmc.artifact.git_lfs import refuse_pointer
 
 Stored = npt.NDArray[Any]
 VERSION = 6
@@ -62,6 +63,7 @@ def read_binary(path: Path) -> Binary:
     Raises HmcError, which names the file and what is wrong, for one that is cut short, has absurd sizes or bytes left
     over, or is of another version. No size in the file makes this allocate memory.
     """
+    refuse_pointer(path, path.name)
     with path.open("rb") as file:
         try:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

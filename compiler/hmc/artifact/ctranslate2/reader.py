@@ -14,6 +14,7 @@ from hmc.artifact.ctranslate2.binary import Binary, read_binary
 from hmc.artifact.ctranslate2.options import CTranslate2Options, read_options
 from hmc.artifact.ctranslate2.tensors import Floats, Weights, checkpoint_tensors, embeddings_of, position_rows
 from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.git_lfs import refuse_pointer
 from hmc.artifact.marian.layout import CONFIG
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.model.architecture import OUTPUT, SOURCE_EMBEDDING, TARGET_EMBEDDING, Architecture
@@ -157,6 +158,7 @@ def _entries(folder: Path, name: str) -> Entries:
     file = _vocabulary_file(folder, name)
     if file is None:
         raise HmcError(f"{name}.json is missing")
+    refuse_pointer(file, file.name)
     try:
         text = file.read_text(encoding="utf-8")
         tokens = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")

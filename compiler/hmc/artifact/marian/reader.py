@@ -12,10 +12,10 @@ from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.marian.generation import decoding_of, id_problems, start_of
 from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of
-from hmc.artifact.marian.vocabulary import joint_if_equal
+from hmc.artifact.marian.vocabulary import ADDED_TOKENS, joint_if_equal, stated_tokens
 from hmc.artifact.marian.weights import checked_weights
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.storage.formats import read_json
+from hmc.artifact.storage.formats import listed, read_json
 from hmc.artifact.storage.weight_files import ReadPickled, read_folder, weights_at
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
@@ -77,7 +77,7 @@ def import_marian(
         if arch:
             problems += id_problems(arch, raw[GENERATION])
     tensors: Tensors = {}
-    problems += _vocabulary_problems(files, arch)
+    problems += _added_problems(folder, files) or _vocabulary_problems(files, arch)
     if arch and weights_at(folder):
         stored, wrong = read_folder(folder, read_pickled)
         problems += wrong
@@ -156,6 +156,19 @@ def _vocabulary_problems(files: dict[str, bytes], arch: Architecture | None) -> 
     if arch is None:
         return [problem for name, content in there.items() for problem in parse_vocabulary(content, name)[1]]
     return vocabulary_problems(there, arch) if VOCABULARY in there else []
+
+
+def _added_problems(folder: Path, files: dict[str, bytes]) -> list[str]:
+    """Tokens that were added to the tokenizer, which Transformers would take out of a text before it is divided."""
+    known = {*parse_vocabulary(files.get(VOCABULARY, b""))[0], *parse_vocabulary(files.get(TARGET_VOCABULARY, b""))[0]}
+    added = [token for token in stated_tokens(folder)[0] if token not in known] if known else []
+    if not added:
+        return []
+    file = ADDED_TOKENS if (folder / ADDED_TOKENS).is_file() else TOKENIZER_CONFIG
+    return [
+        f"{file} adds {listed(added)} to the pieces of {VOCABULARY}: added tokens are not supported; import the model "
+        "as it was before they were added"
+    ]
 
 
 def _missing(folder: Path) -> list[str]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.marian.layout import TOKENIZER_CONFIG
 from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.storage.formats import NAMED, read_json
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
     PAD_PIECE,
@@ -21,6 +25,36 @@ from hmc.artifact.tokenizer.files import (
     vocabulary_problems,
 )
 from hmc.artifact.tokenizer.tokenizer import FIX, LANGUAGE_CODE, load_pieces
+
+TOKENIZER_JSON, ADDED_TOKENS = "tokenizer.json", "added_tokens.json"
+
+
+def stated_tokens(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """The tokens beside the SentencePiece model whose ids a directory states, and contradictions between its files."""
+    entries = list[tuple[str, str, int]]()
+    decoder = read_json(folder / TOKENIZER_CONFIG)[0].get("added_tokens_decoder")
+    for number, token in (decoder if isinstance(decoder, dict) else {}).items():
+        if str(number).isdecimal():
+            entries.append((TOKENIZER_CONFIG, content_of(token), int(number)))
+    for text, number in read_json(folder / ADDED_TOKENS)[0].items():
+        if isinstance(number, int):
+            entries.append((ADDED_TOKENS, text, number))
+    for token in read_json(folder / TOKENIZER_JSON)[0].get("added_tokens", []):
+        if isinstance(token, dict) and isinstance(token.get("id"), int):
+            entries.append((TOKENIZER_JSON, content_of(token), token["id"]))
+    stated = dict[str, int]()
+    problems = []
+    for file, text, number in entries:
+        if stated.setdefault(text, number) != number:
+            problems.append(f"{file} gives {text} the id {number}, and another file says {stated[text]}")
+    if len(problems) > NAMED:
+        problems = [*problems[:NAMED], f"… and {len(problems) - NAMED} more such tokens"]
+    return stated, problems
+
+
+def content_of(token: Any) -> str:
+    """The text of a token in a tokenizer's JSON, where it is a string or an object."""
+    return str(token.get("content")) if isinstance(token, dict) else str(token)
 
 
 def joint_if_equal(files: MarianFiles) -> TokenizerFiles:

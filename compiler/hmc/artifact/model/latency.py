@@ -14,6 +14,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from hmc.artifact.errors import InvalidRequestError, field_problems
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
@@ -159,4 +160,4 @@ def read_table(file: Path) -> LatencyTable:
     except ValidationError as error:  # before ValueError, which it is
         raise InvalidRequestError(f"latency table {file}: {field_problems(error)[0]}; {advice}") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"latency table {file} is not JSON ({error}); {advice}") from error
+        raise InvalidRequestError(f"latency table {file} {why(file, f'is not JSON ({error}); {advice}')}") from error

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.git_lfs import why
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.model.architecture import OUTPUT, SOURCE_EMBEDDING, TARGET_EMBEDDING, Architecture
 from hmc.artifact.npz.options import MarianOptions, read_options
@@ -88,7 +89,8 @@ def _arrays(weights: Path | None) -> tuple[Arrays, list[str]]:
         with np.load(weights, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except UNREADABLE as error:
-        return {}, [f"{weights.name} is not readable as arrays: {error}; copy or download it again"]
+        wrong = why(weights, f"is not readable as arrays: {error}; copy or download it again")
+        return {}, [f"{weights.name} {wrong}"]
     odd = [n for n, v in arrays.items() if not isinstance(v, np.ndarray) or v.dtype.kind not in "fiu"]
     if odd:
         return {}, [f"{weights.name}: {odd[0]} is no array of numbers; copy or download it again"]
@@ -107,6 +109,12 @@ def _model(
         except HmcError as error:
             problems.append(str(error))
     if problems or not found or not embeddings or options is None:
+        return None, {}, None, problems
+    matrices = [embeddings.get(SOURCE_EMBEDDING, embeddings[TARGET_EMBEDDING]), embeddings[TARGET_EMBEDDING]]
+    for path, entries, matrix in zip(release.vocabularies, found, matrices, strict=False):
+        if len(entries) != len(matrix):
+            problems.append(f"{path.name} has {len(entries)} entries, the model's vocabulary has {len(matrix)}")
+    if problems:
         return None, {}, None, problems
     try:
         vocabularies = with_pad(found, joint=SOURCE_EMBEDDING not in embeddings)

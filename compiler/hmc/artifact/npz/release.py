@@ -27,7 +27,8 @@ class Release:
     folder: Path
     weights: Path | None = None
     vocabularies: list[Path] = field(default_factory=list)
-    """One, or that of sources and that of targets: YAML, or SentencePiece models whose ids are token ids."""
+    """One, or that of sources and that of targets: YAML, SentencePiece models whose ids are token ids, or text with a
+    piece a line."""
     source_pieces: Path | None = None
     target_pieces: Path | None = None
     decoding: dict[str, Any] = field(default_factory=dict)
@@ -89,7 +90,7 @@ def _find_weights(found: Release, named: list[str]) -> None:
 
 def _find_vocabularies(found: Release, named: list[str]) -> None:
     if not named:
-        patterns = ("*vocab*.yml", "*vocab*.yaml", "*vocab*.spm")
+        patterns = ("*vocab*.yml", "*vocab*.yaml", "*vocab*.spm", "*.vocab")
         there = next((sorted(found.folder.glob(p)) for p in patterns if any(found.folder.glob(p))), [])
         named = [path.name for path in there]
         if len(named) == 2:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from hmc.artifact.checkpoint.weights import Tensors, fitted
 from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.git_lfs import why
 from hmc.artifact.marian.weights import NEVER
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,
@@ -124,7 +125,7 @@ def unpacked(archive: Path) -> Iterator[Path]:
             packed.extractall(folder)
             yield Path(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise InvalidArtifactError(what, [f"it is no whole zip archive: {error}"], FIX) from error
+        raise InvalidArtifactError(what, [f"it {why(archive, f'is no whole zip archive: {error}')}"], FIX) from error
 
 
 def member_problems(packed: zipfile.ZipFile) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,10 @@ Entries = dict[str, int]
 """Piece → token id."""
 LONGEST_ID = 10
 """Digits of an id."""
+SCORED = re.compile(r"[^\t]+\t-?[\d.e-]+")
+"""A line of the list that SentencePiece writes beside its model."""
+ENTRY = re.compile(r"(?:\S|\".*\")+: +\d+")
+"""A line of a vocabulary in YAML."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,13 @@ class Vocabularies:
 
 
 def read_vocabulary(path: Path) -> Entries:
-    """Entries of a YAML or JSON vocabulary, or of a SentencePiece model whose ids are token ids.
+    """Entries of a YAML or JSON vocabulary, of a SentencePiece model whose ids are token ids, or of a plain text with a
+    piece a line. The ending of the name says which, as for Marian.
 
     Raises HmcError for one that cannot be read, lacks `</s>` or `<unk>`, has `<pad>`, or whose ids are not 0 to V - 1.
     """
-    entries = checked_entries(_of_pieces(path) if path.suffix == ".spm" else _of_text(path), path.name)
+    readers = {".spm": _of_pieces, ".yml": _of_yaml, ".yaml": _of_yaml, ".json": _of_yaml}
+    entries = checked_entries(readers.get(path.suffix, _of_lines)(path), path.name)
     if PAD_PIECE in entries:
         raise HmcError(f"{path.name} has an entry {PAD_PIECE!r}, which HMC needs for padding: rename it")
     return entries
@@ -86,7 +93,7 @@ def _inserted(entries: Entries, pad: int) -> Entries:
     return {**moved, PAD_PIECE: pad}
 
 
-def _of_text(path: Path) -> Entries:
+def _of_yaml(path: Path) -> Entries:
     raw = parse_yaml(utf8_text(path), path.name)
     # Longer numbers are no ids, and Python refuses to read those of thousands of digits.
     wrong = [
@@ -97,6 +104,26 @@ def _of_text(path: Path) -> Entries:
     if wrong:
         raise HmcError(f"{path.name}: {wrong[0]!r} has no id: it must be a mapping from pieces to whole numbers")
     return {piece: int(str(value)) for piece, value in raw.items()}
+
+
+def _of_lines(path: Path) -> Entries:
+    """Ids are the numbers of lines. Only LF and CRLF end a line: other characters are pieces."""
+    entries = dict[str, int]()
+    for number, piece in enumerate(utf8_text(path).removesuffix("\n").split("\n")):
+        where = f"{path.name}, line {number + 1}"
+        if SCORED.fullmatch(piece):
+            raise HmcError(
+                f"{where}: a piece with a score, as SentencePiece lists its model: its ids need not be the model's. "
+                "Give the vocabulary that Marian was trained with (.yml, .spm, or plain text with a piece a line)"
+            )
+        if ENTRY.fullmatch(piece):
+            raise HmcError(f"{where}: YAML, and the name says plain text with a piece a line; let it end in .yml")
+        if not piece:
+            raise HmcError(f"{where}: empty, and every line of a plain-text vocabulary is a piece; copy it again")
+        if piece in entries:
+            raise HmcError(f"{where}: {piece!r} is also in line {entries[piece] + 1}")
+        entries[piece] = number
+    return entries
 
 
 def _of_pieces(path: Path) -> Entries:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import FailedPreconditionError, HmcError
+from hmc.artifact.git_lfs import refuse_pointer
 
 Value = str | list[Any] | dict[str, Any]
 """A scalar as it is written, a sequence or a mapping."""
 DEEPEST = 8
 """Sequences and mappings within each other."""
+FOREIGN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters that PyYAML refuses, takes for ends of lines or drops. Vocabularies hold them as pieces."""
+STAND_INS = 0x10FFFD - 0xFFFF
+"""Added to such a character: a place in the last plane for private use stands for it while a text is parsed."""
+STOOD_IN = re.compile("[\U0010007d-\U0010fffd]")
 
 
 def utf8_text(path: Path) -> str:
-    """The text of a file, without a byte order mark. Raises HmcError if it is not UTF-8."""
+    """The text of a file, without a byte order mark. Raises HmcError for a pointer of Git LFS, and for one that is not
+    UTF-8."""
+    refuse_pointer(path, path.name)
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -34,8 +43,11 @@ def parse_yaml(text: str, name: str) -> dict[str, Value]:
     except ModuleNotFoundError as error:
         raise FailedPreconditionError(f"{name} is YAML, which needs PyYAML: {how_to_install('compile')}") from error
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    if STOOD_IN.search(text):
+        raise HmcError(f"{name} holds characters of the last plane for private use, which no file of Marian has")
+    plain = FOREIGN.sub(lambda match: chr(ord(match[0]) + STAND_INS), text)
     try:
-        value = _document(yaml.parse(text, Loader=loader), name)
+        value = _document(yaml.parse(plain, Loader=loader), name)
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         where = f" (line {place.line + 1})" if place else ""
@@ -67,7 +79,7 @@ def _value(event: Any, events: Iterator[Any], name: str, depth: int = 0) -> Valu
     """
     kind, line = type(event).__name__, event.start_mark.line + 1
     if kind == "ScalarEvent":
-        return str(event.value)
+        return _restored(event.value)
     if kind == "AliasEvent":
         raise HmcError(
             f"{name}, line {line}: an alias (*{event.anchor}), which no file of Marian has; write its value out instead"
@@ -84,10 +96,15 @@ def _value(event: Any, events: Iterator[Any], name: str, depth: int = 0) -> Valu
         where = f"{name}, line {key.start_mark.line + 1}"
         if type(key).__name__ != "ScalarEvent":
             raise HmcError(f"{where}: a key must be a word")
-        if key.value in found:
-            raise HmcError(f"{where}: {key.value!r} is there twice")
-        found[str(key.value)] = _value(next(events), events, name, depth + 1)
+        word = _restored(key.value)
+        if word in found:
+            raise HmcError(f"{where}: {word!r} is there twice")
+        found[word] = _value(next(events), events, name, depth + 1)
     return found
+
+
+def _restored(text: str) -> str:
+    return STOOD_IN.sub(lambda match: chr(ord(match[0]) - STAND_INS), text)
 
 
 def text_of(options: Mapping[str, Value], name: str, default: str = "") -> str:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import why
 
 IGNORED = re.compile(r"\.DS_Store|\.nfs[0-9a-f]+")
 """Files that operating systems create. A directory may be replaced although it holds them."""
@@ -70,7 +71,7 @@ def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
     except OSError as error:
         return {}, [f"{file.name} cannot be read: {error.strerror}"]
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, too deep
-        return {}, [f"{file.name} is not JSON: {error}"]
+        return {}, [f"{file.name} {why(file, f'is not JSON: {error}')}"]
     return (raw, []) if isinstance(raw, dict) else ({}, [f"{file.name} must be one JSON object"])
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import refuse_pointer, why
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -58,7 +59,8 @@ def unpacked(file: BinaryIO, place: str) -> Iterator[BinaryIO]:
         with gzip.open(file) as content:
             yield content  # type: ignore[misc]  # it reads as a binary file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidRequestError(f"{place}: not a whole gzip file ({error}); copy it again, or unpack it") from error
+        wrong = why(Path(place), f"is not a whole gzip file ({error}); copy it again, or unpack it")
+        raise InvalidRequestError(f"{place} {wrong}") from error
 
 
 MARKS = {
@@ -72,6 +74,8 @@ MARKS = {
 
 
 def _decoded(raw: bytes, path: Path, number: int) -> str:
+    if number == 1:
+        refuse_pointer(raw, str(path))
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -117,7 +121,8 @@ def parquet_table(file: BinaryIO | Path, place: str) -> Iterator[Any]:
         with parquet.ParquetFile(file, pre_buffer=False, buffer_size=BUFFER) as table:
             yield table
     except (ArrowException, OSError, UnicodeDecodeError) as error:  # OSError: damaged pages; UnicodeDecodeError: text
-        raise InvalidRequestError(f"{place}: no Parquet file that can be read ({error}); copy it again") from error
+        wrong = why(Path(place), f"is no Parquet file that can be read ({error}); copy it again")
+        raise InvalidRequestError(f"{place} {wrong}") from error
 
 
 def parquet_batches(table: Any, columns: Sequence[str]) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError
+from hmc.artifact.git_lfs import IS_POINTER, is_pointer, why
 from hmc.artifact.storage.formats import listed, read_json
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -84,6 +85,8 @@ def _places(index: Path) -> tuple[dict[str, str], list[str]]:
 def _read_file(file: Path, read_pickled: ReadPickled | None) -> tuple[Arrays, list[str]]:
     if file.suffix == ".safetensors":
         return _read_safetensors(file)
+    if is_pointer(file):
+        return {}, [f"{file.name} {IS_POINTER}"]
     if read_pickled is None:
         return {}, [f"{file.name} is not opened here: only `hmc import` reads it, with PyTorch"]
     try:
@@ -98,6 +101,6 @@ def _read_safetensors(file: Path) -> tuple[Arrays, list[str]]:
     try:
         return load_file(file), []
     except (SafetensorError, OSError) as error:
-        return {}, [f"{file.name} is not readable: {error}"]
+        return {}, [f"{file.name} {why(file, f'is not readable: {error}')}"]
     except TypeError as error:
         return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): {how_to_install('compile')}"]

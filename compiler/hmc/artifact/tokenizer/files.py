@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture
 
 TOKENIZER = "tokenizer.model"
@@ -116,7 +117,7 @@ def parse_vocabulary(content: bytes, name: str = VOCABULARY) -> tuple[dict[str, 
     try:
         raw = json.loads(content)
     except (ValueError, RecursionError) as error:
-        return {}, [f"{name} is not JSON: {error}"]
+        return {}, [f"{name} {why(content, f'is not JSON: {error}')}"]
     if not isinstance(raw, dict) or not all(isinstance(value, int) for value in raw.values()):
         return {}, [f"{name} must be one object from pieces to whole numbers"]
     problems = [f"{name} has no entry {p!r}" for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE) if p not in raw]

@@ -17,6 +17,7 @@ import sentencepiece
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
 
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, field_problems
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
@@ -271,7 +272,7 @@ def read_languages(content: bytes) -> LanguageTokens:
     try:
         return LanguageTokens.model_validate_json(content)
     except ValidationError as error:
-        problems = [f"{LANGUAGES}: {problem}" for problem in field_problems(error)]
+        problems = [f"{LANGUAGES} {why(content, f'is wrong: {problem}')}" for problem in field_problems(error)]
         raise InvalidArtifactError("tokenizer", problems, FIX) from error
 
 
@@ -314,7 +315,8 @@ def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
-        raise InvalidArtifactError("tokenizer", [f"{name} is not a SentencePiece model: {error}"], FIX) from error
+        wrong = why(model, f"is not a SentencePiece model: {error}")
+        raise InvalidArtifactError("tokenizer", [f"{name} {wrong}"], FIX) from error
 
 
 def piece_problems(model: bytes, name: str) -> list[str]:

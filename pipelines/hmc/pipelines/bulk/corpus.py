@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import refuse_pointer
 from hmc.artifact.storage.rows import (
     TEXTS,
     has_lone_surrogate,
@@ -135,6 +136,8 @@ class Corpus:
         digest, lines, last = hashlib.sha256(), 0, b"\n"
         with opened(place) as packed, unpacked(packed, place) as file:
             while chunk := file.read(CHUNK):
+                if not lines and last == b"\n":
+                    refuse_pointer(chunk, place)
                 if not lines and last == b"\n" and (advice := other_form(chunk)):  # the first one
                     raise InvalidRequestError(f"{place} is not UTF-8: {advice}")
                 digest.update(chunk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral, Real
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import refuse_pointer
 from hmc.artifact.storage.rows import MARKS
 
 MAX_INT32 = 2**31 - 1
@@ -83,6 +84,8 @@ def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
     number: of the line, from 1. offset: bytes of the file before it. name: of the file. Raises InvalidRequestError with
     the offset of the first byte that is not UTF-8.
     """
+    if number == 1:
+        refuse_pointer(line, name)
     body = line.removeprefix(BOM) if number == 1 else line
     try:
         text = body.decode()

@@ -31,6 +31,7 @@ from pydantic_settings import (
 )
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import why
 from hmc.serving.server.settings import ServerSettings
 
 PREFIX = "HMC_"
@@ -233,7 +234,7 @@ def _of_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
     except OSError as error:
         raise InvalidRequestError(f"config: cannot read {file}: {error.strerror}; check the path") from error
     except ValueError as error:  # neither UTF-8 nor TOML
-        raise InvalidRequestError(f"config: {file} is not TOML: {error}") from error
+        raise InvalidRequestError(f"config: {file} {why(file, f'is not TOML: {error}')}") from error
     for key in values:
         if key not in known:
             raise InvalidRequestError(f"config: {file} has an unknown key {key!r}{_nearest(key, known)}")

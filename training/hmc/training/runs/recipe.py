@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Activation
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.headmask.spec import HeadMaskSpec
@@ -192,7 +193,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except OSError as error:
         raise InvalidRequestError(f"recipe {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"recipe {path} is not TOML: {error}") from error
+        raise InvalidRequestError(f"recipe {path} {why(path, f'is not TOML: {error}')}") from error
     for override in overrides:
         _apply_override(raw, override)
     try:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.git_lfs import IS_POINTER, is_pointer
 from hmc.artifact.storage.files import digest_problems, replace_directory
 from hmc.artifact.storage.formats import Format
 from hmc.training.data.corpus import TokenCorpus
@@ -151,7 +152,9 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, f
         rng = load_file(path / RANDOM)
         progress: dict[str, Any] = json.loads((path / PROGRESS).read_text())
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise InvalidArtifactError(f"training state {path}", [str(error)], FIX) from error
+        files = [name for name in (WEIGHTS, OPTIMIZER, RANDOM, PROGRESS) if is_pointer(path / name)]
+        problems = [f"{name} {IS_POINTER}" for name in files] or [str(error)]
+        raise InvalidArtifactError(f"training state {path}", problems, FIX) from error
     if (processes := saved_processes(rng)) != fabric.world_size:
         raise InvalidRequestError(
             f"training state {path} is of {processes} process(es), this run has {fabric.world_size}; resume it with "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import refuse_pointer
 from hmc.serving.requests.checks import decode_line, what_to_do
 
 
@@ -47,6 +48,7 @@ def read_text(file: Path | None) -> str:
 
 
 def _decoded(data: bytes, name: str) -> str:
+    refuse_pointer(data, name)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

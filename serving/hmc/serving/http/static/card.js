@@ -53,6 +53,19 @@ export class Card {
     }
   }
 
+  // Begins a translation that comes in pieces, and adds one to it.
+  begin(languages) {
+    this.text = "";
+    this.growing = make("p", { class: "to", lang: languages.target });
+    this.said.replaceChildren(this.growing, make("span", { class: "shimmer short", "aria-label": "Translating" }));
+    this.element.removeAttribute("aria-busy");
+  }
+
+  grow(piece) {
+    this.text += piece;
+    this.growing.append(piece);
+  }
+
   show(text, answer, languages) {
     const [translation] = answer.translations;
     this.text = translation.text;
@@ -64,6 +77,13 @@ export class Card {
       ...(translation.segments?.length > 1 ? [make("p", { class: "quiet sentences" }, `${translation.segments.length} sentences`)] : []),
       ...(warning ? [make("p", { class: "warned" }, warning)] : []));
     this.copy.hidden = !navigator.clipboard; // browsers have it with HTTPS and at localhost only
+  }
+
+  // The time of a translation that came in pieces, as the browser saw it.
+  timeOfDocument(milliseconds) {
+    this.milliseconds = milliseconds;
+    this.took.querySelector("dd").textContent = time(milliseconds);
+    this.took.title = `From the request to the last piece ${milliseconds.toFixed(0)} ms, as the browser saw it; the way to the server and waiting there count`;
   }
 
   // The time in which the server computed an answer, without what it waited for other requests.

@@ -1,12 +1,13 @@
 // The playground: reads the text and the choices, and keeps the cards up to date.
 
-import { listLevels, listModels, setToken, translate } from "./api.js";
+import { listLevels, listModels, setToken, translate, translateDocument } from "./api.js";
 import { Card } from "./card.js";
 import { byId, language, make } from "./dom.js";
 import { headsPerLayer } from "./heads.js";
 import { Picker } from "./picker.js";
 
 const PAUSE_MS = 350; // a text is translated when nothing was typed for so long
+const LONG = 1000; // a text with more characters is shown piece by piece, and timed once
 const EXAMPLES = {
   en: ["A brown dog runs along the beach with a stick in its mouth.", "Two women are laughing at a table in a small café.", "The boy jumps into the cold water."],
   de: ["Ein brauner Hund läuft mit einem Stock im Maul am Strand entlang.", "Zwei Frauen lachen an einem Tisch in einem kleinen Café."],
@@ -61,6 +62,11 @@ async function translateAll() {
     try {
       const request = { text: wanted, level: card.level.name, model: model.name, beam: Number(byId("beam").value) };
       if (model.targetLanguages.length > 1) request.target = target;
+      if (wanted.length > LONG) {
+        await showDocument(card, request, { source, target }, signal);
+        scale(shown);
+        continue;
+      }
       const answer = await translate(request, signal);
       card.show(wanted, answer, { source, target });
       const kind = JSON.stringify([model.name, request.level, request.beam]);
@@ -73,6 +79,19 @@ async function translateAll() {
       card.fail(error, translateAll);
     }
   }
+}
+
+async function showDocument(card, request, languages, signal) {
+  const began = performance.now();
+  const segments = [];
+  card.begin(languages);
+  for await (const piece of translateDocument(request, signal)) {
+    card.grow(piece.text ?? "");
+    if (piece.segment) segments.push(piece.segment);
+  }
+  const translation = { text: card.text, segments, hitMaxLength: segments.some((one) => one.hitMaxLength) };
+  card.show(request.text, { translations: [translation] }, languages);
+  card.timeOfDocument(performance.now() - began);
 }
 
 function translateSoon() {

@@ -1,4 +1,4 @@
-// A translation above its words' source: pointing at a word, or moving to it by keyboard, shows where it comes from.
+// A translation, and below it its source: pointing at a word, or moving to it by keyboard, shows where it comes from.
 
 import { byId, make } from "./dom.js";
 import { align } from "./words.js";
@@ -8,7 +8,7 @@ const SHOWN = 0.08; // smaller shares are not shown
 export function reading(text, translation, { source, target, level }) {
   const { source: from, target: to, weights } = align(text, translation);
   const sourceWords = new Map(), targetWords = [];
-  const above = make("p", { class: "from", lang: source, "aria-label": "Source" }, ...from.map((span) => {
+  const read = make("p", { class: "from", lang: source, "aria-label": "Source" }, ...from.map((span) => {
     const word = make("span", span.word < 0 ? {} : { class: "word" }, span.text);
     if (span.word >= 0) {
       sourceWords.set(span.word, word);
@@ -17,7 +17,7 @@ export function reading(text, translation, { source, target, level }) {
     }
     return word;
   }));
-  const below = make("p", {
+  const said = make("p", {
     class: "to", lang: target, role: "group", "aria-label": `Translation at level ${level}. Arrow keys move between words.`,
   }, ...to.map((span) => {
     const word = make("span", span.word < 0 ? {} : { class: "word", tabindex: targetWords.length ? -1 : 0 }, span.text);
@@ -73,5 +73,5 @@ export function reading(text, translation, { source, target, level }) {
     next.focus();
   }
 
-  return [above, below];
+  return [said, read];
 }

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hmc.artifact.errors import InvalidRequestError, TooLargeError, field_problems
+from hmc.artifact.git_lfs import why
 
 Scope = Literal["translate", "admin", "metrics"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -122,7 +123,7 @@ def read_tokens(path: Path) -> TokensFile:
         listed = "\n".join(f"  - {problem}" for problem in field_problems(error))
         raise InvalidRequestError(f"tokens: {path} cannot be used:\n{listed}\n{ADVICE}") from error
     except ValueError as error:  # not UTF-8, not TOML, not JSON
-        raise InvalidRequestError(f"tokens: {path} cannot be read: {error}; {ADVICE}") from error
+        raise InvalidRequestError(f"tokens: {path} {why(path, f'cannot be read: {error}; {ADVICE}')}") from error
 
 
 ADVICE = "`hmc token new NAME --scope translate` prints a line for this file"

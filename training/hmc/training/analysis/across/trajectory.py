@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.heads import KINDS
 from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.summary import Summary, plain
@@ -47,7 +48,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
     except OSError as error:
         raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise InvalidRequestError(f"{path}: not JSON: {error}") from error
+        raise InvalidRequestError(f"{path} {why(path, f'is not JSON: {error}')}") from error
     if not (isinstance(points, list) and points and all(_is_point(point) for point in points)):
         raise InvalidRequestError(
             f"{path}: not a trajectory.json of hmc prune: it needs points with the numbers {', '.join(NEEDED)}, and "

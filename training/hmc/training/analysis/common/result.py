@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.distribution import versions_of
 from hmc.artifact.errors import InvalidRequestError, field_problems
+from hmc.artifact.git_lfs import why
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, Kind
 from hmc.artifact.storage.files import write_whole
 
@@ -127,7 +128,8 @@ def read_result(path: Path, commands: Sequence[str] = ()) -> Result:
         raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # a ValidationError is one
         detail = "; ".join(field_problems(error)) if isinstance(error, ValidationError) else str(error)
-        raise InvalidRequestError(f"{path}: not a result of `hmc analyze`: {detail}") from error
+        wrong = why(path, f"is not a result of `hmc analyze`: {detail}")
+        raise InvalidRequestError(f"{path} {wrong}") from error
     if result.schema_version != SCHEMA_VERSION:
         raise InvalidRequestError(
             f"{path}: schema version {result.schema_version}; this hmc reads {SCHEMA_VERSION}: run the analysis again"
