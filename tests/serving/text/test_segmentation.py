@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import textwrap
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import sentencex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmc.serving.text.segmentation.pieces import Piece, pieces, worded
+from hmc.serving.text.segmentation.pieces import Piece, pieces, runs, worded
 
 DOCUMENTS = Path(__file__).parents[2] / "data" / "documents"
 COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(encoding="utf-8"))
@@ -157,6 +158,12 @@ def test_lines_of_a_list_stay_apart(lines: list[str], language: str) -> None:
          ["Wir haben lange darüber geredet, welche Vor- und Nachteile es hat, in der Stadt zu wohnen."]),
         ("- Mix flour and milk in a bowl that has room for all of the other\n  things, and stir\n- Heat the pan",
          ["Mix flour and milk in a bowl that has room for all of the other things, and stir", "Heat the pan"]),
+        ("See https://example.org/a/very/long/path/that/does/not/fit/into/any/line/of/a/letter/at/all\n"
+         "for the report of the last meeting, in which all of us talked about the\n"
+         "state of the roads in the old town, and in which nobody said anything\nnew.\noil\nflour",
+         ["See https://example.org/a/very/long/path/that/does/not/fit/into/any/line/of/a/letter/at/all for the report "
+          "of the last meeting, in which all of us talked about the state of the roads in the old town, and in which "
+          "nobody said anything new.", "oil", "flour"]),
         ("> The dog that we saw in the park last week was\n> the dog of Anna.",
          ["The dog that we saw in the park last week was the dog of Anna."]),
     ],
@@ -230,12 +237,30 @@ def test_what_is_translated_of_a_text_that_is_not_divided(text: str, words: str)
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(st.one_of(WORDS, st.sampled_from(["🐈", ".", "A cat.", "12", "www.a", "|", "("])), max_size=6).map("".join)
+    st.lists(
+        st.one_of(
+            WORDS, st.sampled_from(["🐈", ".", "A cat.", "12", "www.a", "|", "(", "12.", "! ", "❤️", "—", "\u20e3"])
+        ),
+        max_size=6,
+    ).map("".join)
 )
 def test_the_quick_look_at_a_line_finds_what_dividing_it_finds(text: str) -> None:
-    found = [piece for piece in pieces(text, "en", lambda _: True) if piece.text is not None]
-    begin, end = worded(text, "en")
-    assert text[begin:end] == (text[found[0].begin : found[-1].end] if found else "")
+    with pytest.MonkeyPatch.context() as patch:
+        quick = runs(text, "en")
+        patch.setattr("hmc.serving.text.segmentation.pieces.WORDS", re.compile("(?!)"))
+        assert runs(text, "en") == quick
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A cat. A dog. Bye", ["A cat. A dog. Bye"]), ("A cat.\tA dog.", ["A cat.", "A dog."]),
+        ("A cat. 🐈 A dog.", ["A cat.", "A dog."]), ("A cat. 12. A dog.", ["A cat.", "A dog."]),
+        ("flour\noil\n", ["flour", "oil"]), ("A cat.\u2028A dog.", ["A cat.", "A dog."]), ("12", []),
+    ],
+)  # fmt: skip
+def test_runs_of_sentences(text: str, found: list[str]) -> None:
+    assert [run.text for run in runs(text, "en")] == found
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])

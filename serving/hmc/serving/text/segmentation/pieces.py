@@ -123,9 +123,11 @@ class _Paragraph:
 
     def __init__(self, text: str, paragraph: Sequence[Line]) -> None:
         self._text, self._lines = text, paragraph
-        widths = sorted(line.spans[0][1] - line.begin for line in paragraph)
-        self._width = widths[-2] if len(widths) > 3 else widths[-1]
-        """The column at which the text was wrapped, if it was. Of many lines one may be longer, such as an address."""
+        widths = sorted((line.spans[0][1] - line.begin for line in paragraph), reverse=True)
+        near = (wide for wide, next_one in pairwise(widths) if next_one > 0.8 * wide)
+        self._width = next(near, widths[0])
+        """The column at which the text was wrapped, if it was: the length of the longest line, or of the next ones if
+        that one is much longer, such as an address."""
 
     def blocks(self) -> Iterator[Block]:
         """Yields the blocks of the paragraph in their order."""
@@ -268,20 +270,47 @@ def pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Pi
 
 
 WORDS = re.compile(
-    r"(?!www\.|WEBVTT)[^\W\d_](?!\))(?:[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\t|`~@:]*[^\W\d_])?[.,!?…'\"”’»)\]]*"
+    r"(?!www\.|WEBVTT)[^\W\d_](?!\))"
+    r"(?:(?:[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\t|`~@:.!?…。！？\u200d\u20e3\u2190-\u2bff\ufe0e\ufe0f\U0001f000-\U0001faff]"
+    r"|[.!?…。！？](?=['\"”’»)\]]*\s*[^\W\d_])|\.(?=\d))*[^\W\d_])?[.,!?…'\"”’»)\]]*"
 )
-"""A line that begins and ends with words, so that all of it is translated. Most lines do: to divide them costs more."""
+"""A line in which all is translated: it begins and ends with words, and sentences in it too. Most lines are like this,
+and to divide them costs more."""
 
 
 def worded(text: str, language: str) -> Span:
     """What is translated of a text that is not divided: all from its first sentence to its last one. What lies before
     and after is copied, such as a bullet, a number or an emoji; all of a text without a sentence, for which the span is
     empty."""
+    found = runs(text, language)
+    return (found[0].begin, found[-1].end) if found else (0, 0)
+
+
+def runs(text: str, language: str) -> list[Piece]:
+    """The parts of a text that are translated if it is not divided into sentences: sentences on one line with blanks
+    alone between them are one part. What else lies between sentences is copied, such as a tab or an emoji.
+
+    A text of more than MAX_BLOCK characters, which models have no room for, has one part: all from its first sentence.
+    """
     begin, end = stripped(text, 0, len(text))
     if WORDS.fullmatch(text, begin, end):
-        return begin, end
-    found = [piece for piece in pieces(text, language, lambda _: True) if piece.text is not None]
-    return (found[0].begin, found[-1].end) if found else (begin, begin)
+        return [Piece(begin, text[begin:end], text[begin:end])]
+    found: list[Piece] = []
+    if end - begin > MAX_BLOCK:
+        first = next((piece for piece in pieces(text, language, lambda _: True) if piece.text is not None), None)
+        if first is not None:
+            found.append(Piece(first.begin, text[first.begin : end], text[first.begin : end]))
+        return found
+    for piece in pieces(text, language, lambda _: True):
+        if piece.text is None:
+            continue
+        before = found[-1] if found else None
+        if before and not before.breaks and not piece.breaks and not text[before.end : piece.begin].strip(" \xa0"):
+            both = text[before.begin : piece.end]
+            found[-1] = Piece(before.begin, both, both)
+        else:
+            found.append(piece)
+    return found
 
 
 def _sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
