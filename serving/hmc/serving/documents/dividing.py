@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
-from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
+from hmc.serving.requests.options import MAX_ANSWER_TOKENS, DecodeOptions, Segmentation, TextOptions
 from hmc.serving.requests.results import Segment, Translation
 from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.text.segmentation.lines import LINE_END, UNSPACED_SCRIPT, Span, stripped
@@ -195,8 +195,14 @@ class Dividing:
         return found if self._divides(found) else replace(found, whole=True)
 
     def checked(self, text: str) -> Divided:
-        """As `divided`. Raises DividedError too, for a text that is divided although the options exclude it."""
+        """As `divided`. Raises DividedError too, for a text that is divided although the options exclude it, and
+        TooLargeError for one of more than MAX_ANSWER_TOKENS."""
         found = self.divided(text)
+        if not found.whole and (tokens := self.source.about(text, MAX_ANSWER_TOKENS)) > MAX_ANSWER_TOKENS:
+            raise TooLargeError(
+                f"the text has {tokens:,} tokens, and one answer translates at most {MAX_ANSWER_TOKENS:,}: divide it, "
+                "or send it to TranslateDocument (`hmc translate --document`), which answers sentence by sentence"
+            )
         if not found.whole and found.sentences(1):
             self._check_options()
         return found

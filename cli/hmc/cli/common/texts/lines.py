@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.checks import decode_line, what_to_do
+from hmc.artifact.storage.rows import NULLS
+from hmc.serving.requests.checks import OTHER_FORMS, decode_line, what_to_do
 
 
 @contextlib.contextmanager
@@ -47,6 +48,8 @@ def read_text(file: Path | None) -> str:
 
 
 def _decoded(data: bytes, name: str) -> str:
+    if b"\0" in data and not data.startswith(tuple(OTHER_FORMS)):
+        raise InvalidRequestError(f"{name} has {NULLS}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
