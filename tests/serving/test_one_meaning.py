@@ -176,6 +176,39 @@ def test_every_file_means_the_same_at_every_door(
             assert (given.text, given.score) == (made_of, 0.0)
 
 
+def test_a_text_in_another_script_is_marked_at_every_door(
+    server: BackgroundServer, lively_bundle: Path, hmc: Hmc, tmp_path: Path
+) -> None:
+    text, url = "Привет, мир.", url_of(server)
+    with Client(server.address) as client:
+        assert client.translate([text])[0].mostly_unknown
+        assert next(iter(client.translate_stream([text]))).result().mostly_unknown
+        assert all(piece.segment and piece.segment.mostly_unknown for piece in client.translate_document(text))
+    found = httpx.post(f"{url}/v1/translate", json={"texts": [text]}, timeout=600).json()
+    assert found["translations"][0]["mostlyUnknown"] is True
+    asked = {"q": [text, "A boy jumps."], "source": "en", "target": "de"}
+    assert httpx.post(f"{url}/translate", json=asked, timeout=600).json()["mostlyUnknown"] == [True, False]
+    (tmp_path / "a.txt").write_text(f"A boy jumps.\n{text}\n", encoding="utf-8")
+    arguments = ("translate", "--bundle", lively_bundle, "--level", "full")
+    said = "line 2: the vocabulary does not know most of its words, so the translation is made up"
+    assert said in " ".join(hmc(*arguments, "--source", tmp_path / "a.txt").stderr.split())
+    records = [
+        json.loads(line) for line in hmc(*arguments, "--source", tmp_path / "a.txt", "--json").stdout.splitlines()
+    ]
+    assert [record["mostly_unknown"] for record in records] == [False, True]
+
+
+def test_lines_that_were_joined_are_counted_at_every_door(server: BackgroundServer) -> None:
+    text = "Two men in blue shirts stand on the roof of the old white\nhouse and look at the road."
+    url = url_of(server)
+    with Client(server.address) as client:
+        assert client.translate([text])[0].joined_lines == 1
+        assert next(iter(client.translate_stream([text]))).result().joined_lines == 1
+        assert [piece.segment and piece.segment.joined_lines for piece in client.translate_document(text)] == [1]
+    found = httpx.post(f"{url}/v1/translate", json={"texts": [text]}, timeout=600).json()
+    assert found["translations"][0]["joinedLines"] == 1
+
+
 def test_a_text_is_one_sentence_on_request(translator: Translator, server: BackgroundServer) -> None:
     text = PARAGRAPHS[1]
     whole = translator.submit(text, DecodeOptions()).result().text

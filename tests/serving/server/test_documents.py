@@ -125,7 +125,7 @@ def test_what_one_answer_may_cost_is_bounded(client: Client, factory: FakeFactor
     """The fake tokenizer counts words."""
     text = "Go on. " * (MAX_ANSWER_TOKENS // 2 + 100)
     for segmentation in ("auto", "sentence"):
-        with pytest.raises(InvalidRequestError, match=r"texts\[0\].* 32,9\d\d tokens, .* 32,768 .* TranslateDocument"):
+        with pytest.raises(InvalidRequestError, match=r"texts\[0\].* 32,9\d\d tokens, .* 32,768: .* TranslateDocument"):
             client.translate([text], segmentation=segmentation)
     assert not factory["full"].texts
     pieces = client.translate_document(text, timeout=60)
