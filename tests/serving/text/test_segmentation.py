@@ -130,6 +130,9 @@ def test_line_breaks_within_a_sentence_are_put_back() -> None:
         ["The name could not be read from the list of persons", "the page cannot be shown because it is far too long",
          "the date must lie within the last eleven or so days"],
         ["could not read the name from the long list of persons", "the disk is full"],
+        ["could not read the name from the long list of persons", "the disk is full and nothing can be written."],
+        ["could not read the name from the long list of persons", "the disk is full and nothing can be written to",
+         "the house of the person who was asked for is not known."],
         ["Home", "About us", "Sign in"],
         ["Roses are red", "and violets blue"],
         ["Frau Anna Lehmann", "Lange Straße 5", "12345 Berlin"],
@@ -158,6 +161,8 @@ def test_lines_of_a_list_stay_apart(lines: list[str], language: str) -> None:
          ["Wir haben lange darüber geredet, welche Vor- und Nachteile es hat, in der Stadt zu wohnen."]),
         ("- Mix flour and milk in a bowl that has room for all of the other\n  things, and stir\n- Heat the pan",
          ["Mix flour and milk in a bowl that has room for all of the other things, and stir", "Heat the pan"]),
+        ("* mix flour and milk in a bowl that has room for all of the other\n  things, and stir\n* heat the pan",
+         ["mix flour and milk in a bowl that has room for all of the other things, and stir", "heat the pan"]),
         ("See https://example.org/a/very/long/path/that/does/not/fit/into/any/line/of/a/letter/at/all\n"
          "for the report of the last meeting, in which all of us talked about the\n"
          "state of the roads in the old town, and in which nobody said anything\nnew.\noil\nflour",
@@ -189,8 +194,10 @@ def test_a_paragraph_means_the_same_at_every_column(paragraph: str, column: int)
     whole = sentences(paragraph, language)
     assert len(whole) > 1
     assert sentences("\n".join(textwrap.wrap(paragraph, column)), language) == whole
-    lower = paragraph[0].lower() + paragraph[1:]  # as after the greeting of a German letter
-    assert sentences("\n".join(textwrap.wrap(lower, column)), language) == sentences(lower, language)
+    lower = paragraph[0].lower() + paragraph[1:]  # as in a German letter
+    letter = "Liebe Anna,\n\n{}\n\nViele Grüße\nTom"
+    wrapped = letter.format("\n".join(textwrap.wrap(lower, column)))
+    assert sentences(wrapped, language) == sentences(letter.format(lower), language)
 
 
 def test_only_what_is_shown_of_subtitles_is_translated() -> None:

@@ -72,6 +72,10 @@ MAX_BLOCK = 5000
 """Characters of the longest block of several lines."""
 MAX_LINES = 200
 """Lines over which the column is sought at which text is wrapped."""
+GREETING = 80
+"""Characters before a line among which a greeting is sought."""
+MANY = 8
+"""Line ends of running text that need no sentence end at the last line, such as a part of a very long paragraph."""
 ENDS = ".!?:;…。！？"
 """Characters after which a line that begins in lower case is not the rest of the line before."""
 PROSE_END = re.compile(r"[.!?:;,…。！？]['\"’”»)\]*_]*$")
@@ -144,7 +148,8 @@ class _Paragraph:
     def _wrapped(self, begin: int, end: int) -> bool:
         """Whether the lines from `begin` to `end` are running text that was wrapped. Most line ends leave no room for
         the next word, some lines go on in lower case, and there is more that a list does not have: a sentence end at
-        the last line, an indentation below a bullet, or many lines.
+        the last line, an indentation below a bullet, or many lines. Lines of which the first one begins in lower case
+        are a list, unless they follow a greeting or the last one is short.
 
         Two lines of a cue of subtitles are wrapped if the second begins in lower case.
         """
@@ -158,13 +163,21 @@ class _Paragraph:
             return False
         ends = PROSE_END.search(self._line_text(end - 1)[-20:]) is not None
         hangs = first.opens and all(line.spans[0][0] - line.begin > 1 for line in self._lines[begin + 1 : end])
-        if not continued:
-            # Of two lines, the longer one has no room for the next word in any case.
-            return ends and full > 1 and self._width >= NARROWEST
+        is_list = not hangs and self._line_text(begin)[0].islower() and not self._follows_greeting(begin)
+        if is_list or not continued:
+            # Of two lines, the longer one has no room for the next word in any case. The last line of a paragraph is
+            # as a rule shorter than the others, and that of a list is not.
+            is_short = 2 * len(self._line_text(end - 1)) < self._width
+            return ends and full > 1 and self._width >= NARROWEST and (is_short or (continued > 0 and full > 2))
         if ends or hangs:
             return ends or self._width >= NARROWEST
-        is_list = self._line_text(begin)[0].islower()
-        return not is_list and self._width >= NARROWEST and len(following) > 2 and 2 * continued >= len(following)
+        return self._width >= NARROWEST and len(following) >= MANY and 2 * continued >= len(following)
+
+    def _follows_greeting(self, index: int) -> bool:
+        """Whether the text before a line ends with a comma, after which letters begin in lower case in German."""
+        begin = self._lines[index].begin
+        first, last = stripped(self._text, max(0, begin - GREETING), begin)
+        return self._text[first:last].endswith(",")
 
     def _joined(self, begin: int, end: int) -> Iterator[Block]:
         block: list[LinePart] = []
