@@ -102,3 +102,12 @@ def test_lines_that_are_read_as_one_are_counted(translator: Translator) -> None:
     assert translator.translate(["flour\noil"])[0].joined_lines == 0
     segments = [piece.segment for piece in translate_document(translator, text, None, TextOptions())]
     assert [segment and segment.joined_lines for segment in segments] == [1, 0, 0]
+
+
+def test_a_kept_phrase_stands_between_what_is_copied(translator: Translator) -> None:
+    """The phrase is lost by this model, so that other ways to keep it are taken."""
+    text = "• A boy jumps over {name}. 🐶"
+    made = "".join(p.text for p in translate_document(translator, text, None, TextOptions(keep=("{name}", "🐶"))))
+    assert made.startswith("• ")
+    assert made.endswith(" 🐶")
+    assert made.count("{name}") == made.count("🐶") == 1

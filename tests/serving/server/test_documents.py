@@ -130,4 +130,4 @@ def test_what_one_answer_may_cost_is_bounded(client: Client, factory: FakeFactor
     assert not factory["full"].texts
     pieces = client.translate_document(text, timeout=60)
     assert next(pieces).text == "full:Go on."
-    pieces.close()  # type: ignore[attr-defined]  # it is a generator
+    pieces.close()  # it is a generator

@@ -68,8 +68,8 @@ class InTurn:
             try:
                 self._say_rest()
                 self._next(follows=True)
-            except Exception as error:  # noqa: BLE001 - the level was closed meanwhile, or cannot take this part
-                set_exception(self.future, error)
+            except Exception as failure:  # noqa: BLE001 - the level was closed meanwhile, or cannot take this part
+                set_exception(self.future, failure)
 
     def _cancel(self, future: Future[Translation]) -> None:
         announce_cancellation(future)
