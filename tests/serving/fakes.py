@@ -115,6 +115,7 @@ class FakeTranslator:
         priority: Priority = Priority.INTERACTIVE,
         caller: Caller = ANYONE,
         within_s: float | None = None,
+        line: bool = False,
     ) -> Future[Translation]:
         assert not self.closed, "a closed translator got a text"
         target = target or Target()

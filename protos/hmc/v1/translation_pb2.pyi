@@ -143,7 +143,7 @@ class TranslateDocumentResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("source_begin", "source_end", "target_begin", "target_end", "score", "source_tokens", "target_tokens", "hit_max_length", "tokens", "source_pieces", "much_shorter")
+    __slots__ = ("source_begin", "source_end", "target_begin", "target_end", "score", "source_tokens", "target_tokens", "hit_max_length", "tokens", "source_pieces", "much_shorter", "mostly_unknown", "joined_lines")
     SOURCE_BEGIN_FIELD_NUMBER: _ClassVar[int]
     SOURCE_END_FIELD_NUMBER: _ClassVar[int]
     TARGET_BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,8 @@ class Segment(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_PIECES_FIELD_NUMBER: _ClassVar[int]
     MUCH_SHORTER_FIELD_NUMBER: _ClassVar[int]
+    MOSTLY_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    JOINED_LINES_FIELD_NUMBER: _ClassVar[int]
     source_begin: int
     source_end: int
     target_begin: int
@@ -166,7 +168,9 @@ class Segment(_message.Message):
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     source_pieces: _containers.RepeatedScalarFieldContainer[str]
     much_shorter: bool
-    def __init__(self, source_begin: _Optional[int] = ..., source_end: _Optional[int] = ..., target_begin: _Optional[int] = ..., target_end: _Optional[int] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., hit_max_length: _Optional[bool] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., source_pieces: _Optional[_Iterable[str]] = ..., much_shorter: _Optional[bool] = ...) -> None: ...
+    mostly_unknown: bool
+    joined_lines: int
+    def __init__(self, source_begin: _Optional[int] = ..., source_end: _Optional[int] = ..., target_begin: _Optional[int] = ..., target_end: _Optional[int] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., hit_max_length: _Optional[bool] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., source_pieces: _Optional[_Iterable[str]] = ..., much_shorter: _Optional[bool] = ..., mostly_unknown: _Optional[bool] = ..., joined_lines: _Optional[int] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("texts", "references", "level", "options")
@@ -281,7 +285,7 @@ class FieldViolation(_message.Message):
     def __init__(self, field: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class Translation(_message.Message):
-    __slots__ = ("text", "score", "source_tokens", "target_tokens", "source_truncated", "hit_max_length", "alternatives", "tokens", "source_pieces", "segments", "much_shorter")
+    __slots__ = ("text", "score", "source_tokens", "target_tokens", "source_truncated", "hit_max_length", "alternatives", "tokens", "source_pieces", "segments", "much_shorter", "mostly_unknown", "joined_lines")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -293,6 +297,8 @@ class Translation(_message.Message):
     SOURCE_PIECES_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     MUCH_SHORTER_FIELD_NUMBER: _ClassVar[int]
+    MOSTLY_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    JOINED_LINES_FIELD_NUMBER: _ClassVar[int]
     text: str
     score: float
     source_tokens: int
@@ -304,7 +310,9 @@ class Translation(_message.Message):
     source_pieces: _containers.RepeatedScalarFieldContainer[str]
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     much_shorter: bool
-    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., source_truncated: _Optional[bool] = ..., hit_max_length: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., source_pieces: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., much_shorter: _Optional[bool] = ...) -> None: ...
+    mostly_unknown: bool
+    joined_lines: int
+    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., source_truncated: _Optional[bool] = ..., hit_max_length: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., source_pieces: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., much_shorter: _Optional[bool] = ..., mostly_unknown: _Optional[bool] = ..., joined_lines: _Optional[int] = ...) -> None: ...
 
 class Alternative(_message.Message):
     __slots__ = ("text", "score", "target_tokens", "hit_max_length", "tokens")

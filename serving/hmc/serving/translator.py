@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,8 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.engine.support import EXECUTORS
+from hmc.serving.documents.dividing import Divided
+from hmc.serving.documents.in_turn import InTurn
 from hmc.serving.documents.local import translate_texts
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation, Target, scoring_options, targets_of
@@ -29,6 +31,8 @@ from hmc.serving.scheduling.division import Division, given_division, measured_d
 from hmc.serving.scheduling.engine import Engine, rows_of_worker
 from hmc.serving.scheduling.warm_up import warm_up
 from hmc.serving.text.codec import CertainText, Codec
+from hmc.serving.text.segmentation.lines import LINE_END, stripped
+from hmc.serving.text.segmentation.pieces import worded
 from hmc.serving.text.tokenizer import shared_tokenizer
 
 
@@ -115,6 +119,8 @@ class Translator:
                 sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=division.workers
             )
             failed.pop_all()
+        self._in_turn: set[Future[Translation]] = set()
+        """Texts of several parts that are not translated yet."""
 
     @property
     def pending(self) -> int:
@@ -174,13 +180,19 @@ class Translator:
         priority: Priority = Priority.INTERACTIVE,
         caller: Caller = ANYONE,
         within_s: float | None = None,
+        line: bool = False,
     ) -> Future[Translation]:
         """Queues one text. Cancelling the future takes the text out of the queue, or frees its rows at the next step.
+
+        The text is one sentence for the model. What stands before its first sentence and after its last one is copied,
+        such as a bullet or an emoji, and so is a text without a letter, as `worded` decides.
 
         target: the beginning of the translation, or the whole translation, which is then only scored. The translation
         of a blank text is empty, whatever its beginning should be. progress: called with each piece of text that no
         later step can change. priority: which texts start first. block: wait while the queue is full. caller: callers
-        take turns. within_s: seconds that the caller waits for the translation.
+        take turns. within_s: seconds that the caller waits for the translation. line: what is copied divides the text,
+        such as tabs and line ends, see `runs`; its parts are then translated one after the other. Several hypotheses,
+        scores of tokens, alignment and scoring exclude that.
 
         `progress`, and the callbacks of futures, run one after the other in one thread of this translator. A slow one
         delays other answers, but no decoding. One that waits for another answer of this translator waits for ever.
@@ -191,20 +203,61 @@ class Translator:
         future's error is InternalServiceError where the model's scores are not finite.
         """
         options, target = options or DecodeOptions(), target or Target()
-        ids, truncated = self._tokenizer.encode(text)
+        self._tokenizer.check(text)
+
+        def queue(text: str, target: Target, progress: TextProgress | None, follows: bool) -> Future[Translation]:
+            return self._queue(
+                text, options, target, progress, block=block and not follows, priority=priority, caller=caller,
+                within_s=None if follows else within_s, follows=follows,
+            )  # fmt: skip
+
+        plain = options.n_best == 1 and not (options.token_scores or options.alignment or target.complete)
+        if line and plain:
+            code = self._tokenizer.code(text)
+            divided = Divided(text, False, code, code, self.source)
+            parts = divided.runs()
+            translated = sum(part.sent is not None for part in parts)
+            has_lines = LINE_END.search(text, *stripped(text, 0, len(text))) is not None
+            if translated > 1 or (translated and has_lines):
+                return self._add_in_turn(InTurn(divided, parts, queue, target, progress).future)
+        return queue(text, target, progress, False)
+
+    def _queue(
+        self, text: str, options: DecodeOptions, target: Target, progress: TextProgress | None, *, block: bool,
+        priority: Priority, caller: Caller, within_s: float | None, follows: bool,
+    ) -> Future[Translation]:  # fmt: skip
+        """Queues a text that is one sentence for the model, see `submit`. follows: see `Engine.submit`."""
+        code = self._tokenizer.code(text)
+        words = text[len(code) :]
+        begin, end = worded(words, self.source.language)
+        if begin == end:
+            if not target.complete or target.text.strip() == words.strip() != "":
+                self._codec.constraints(options, Target(), self._tokenizer.tokenizer.opening(text))  # raises
+                copied: Future[Translation] = Future()
+                copied.set_result(Translation(words if words.strip() else "", 0.0, 0, 0))
+                return copied
+            end = len(words)
+        head, tail = words[:begin].lstrip(), words[end:].rstrip()
+        if target.complete and target.text.startswith(head) and target.text[len(head) :].endswith(tail):
+            target = Target(target.text[len(head) : len(target.text) - len(tail)], complete=True)
+        elif target.complete:
+            head = tail = ""
+        ids, truncated = self._tokenizer.encode(code + words[begin:end])
         constraints = self._codec.constraints(options, target, self._tokenizer.tokenizer.opening(text))
-        if len(ids) == 1 and not target.complete:
-            blank: Future[Translation] = Future()
-            blank.set_result(Translation("", 0.0, 0, 0))
-            return blank
-        certain = CertainText(self._tokenizer.tokenizer, progress).update if progress else None
+        certain = CertainText(self._tokenizer.tokenizer, progress, head).update if progress else None
 
         def finish(decoded: Decoded) -> Translation:
-            return self._codec.translation(decoded, options, ids, truncated)
+            return self._codec.translation(decoded, options, ids, truncated).between(head, tail)
 
         return self._engine.submit(
-            ids, options, constraints, certain, finish, block=block, priority=priority, caller=caller, within_s=within_s
-        )
+            ids, options, constraints, certain, finish, block=block, priority=priority, caller=caller,
+            within_s=within_s, follows=follows,
+        )  # fmt: skip
+
+    def _add_in_turn(self, future: Future[Translation]) -> Future[Translation]:
+        self._in_turn.add(future)
+        future.add_done_callback(self._in_turn.discard)
+        return future
 
     def check_space(self, priority: Priority, caller: Caller = ANYONE) -> None:
         """Raises OverloadedError if the queue is full for this caller, as `submit` would; it costs little."""
@@ -224,7 +277,7 @@ class Translator:
         but waits for a full queue. Closing the iterator early cancels.
         """
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        future = self.submit(text, options, target, pieces.put, block=True)
+        future = self.submit(text, options, target, pieces.put, block=True, line=True)
         future.add_done_callback(lambda _: pieces.put(None))
         try:
             while (piece := pieces.get()) is not None:
@@ -306,8 +359,10 @@ class Translator:
         """Stops the engine after every text is answered. Without `drain`, cancels all texts that are left.
 
         Returns when the callbacks of all futures have run. If it is called from a callback, it returns when nothing is
-        decoded any more.
+        decoded any more; texts of which further parts are to come then fail.
         """
+        if drain and not self._engine.calls_back:
+            wait(self._in_turn.copy())
         self._engine.close(drain)
 
     def __enter__(self) -> Translator:

@@ -27,6 +27,14 @@ def test_no_more_is_read_than_asked_for(tmp_path: Path) -> None:
         next(lines)
 
 
+@pytest.mark.parametrize("form", ["utf-16-le", "utf-16-be", "utf-32-le"])
+def test_utf_16_without_a_mark_is_no_text(tmp_path: Path, form: str) -> None:
+    """Its bytes are UTF-8, with null bytes between the letters."""
+    (tmp_path / "a.txt").write_bytes("one\ntwo\n".encode(form))
+    with pytest.raises(InvalidRequestError, match=r"a\.txt: line 1 has null bytes, .* iconv -f UTF-16LE -t UTF-8"):
+        next(text_lines(tmp_path / "a.txt"))
+
+
 @pytest.mark.parametrize(
     ("name", "raw", "message"),
     [

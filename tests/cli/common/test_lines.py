@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hmc.artifact import InvalidRequestError
-from hmc.cli.common.texts.lines import decode_lines, open_lines
+from hmc.cli.common.texts.lines import decode_lines, open_lines, read_text
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,18 @@ def test_what_is_not_utf8_is_named_by_its_offset() -> None:
         next(lines)
     with pytest.raises(InvalidRequestError, match="packed by gzip: unpack it first"):
         next(decode_lines([b"\x1f\x8b\n"], "a.gz"))
+
+
+def test_utf_16_without_a_mark_is_no_text(tmp_path: Path) -> None:
+    message = "has null bytes, as UTF-16 without a byte order mark has them: convert it, iconv -f UTF-16LE"
+    for form in ("utf-16-le", "utf-16-be"):
+        (tmp_path / "a.txt").write_bytes("One dog.\nTwo dogs.\n".encode(form))
+        with open_lines([], tmp_path / "a.txt") as lines, pytest.raises(InvalidRequestError, match=f"line 1 {message}"):
+            next(lines)
+        with pytest.raises(InvalidRequestError, match=f"a.txt {message}"):
+            read_text(tmp_path / "a.txt")
+    with pytest.raises(InvalidRequestError, match="iconv -f UTF-16 -t UTF-8"):
+        next(decode_lines(["a\n".encode("utf-16")], "a.txt"))
 
 
 def test_arguments_or_a_file(tmp_path: Path) -> None:

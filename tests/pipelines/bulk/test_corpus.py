@@ -108,17 +108,25 @@ def test_a_store(tmp_path: Path) -> None:
         ("a.gz", b"text", None, "not a whole gzip file"),
         ("a.gz", gzip.compress(b"text" * 999)[:-9], None, "not a whole gzip file"),
         ("a.txt", "text\n".encode("utf-16"), None, "is not UTF-8: convert it: iconv -f UTF-16"),
+        ("a.txt", "text\n".encode("utf-16-le"), None, "is not UTF-8: it has null bytes, .* iconv -f UTF-16LE"),
         ("a.txt", gzip.compress(b"text"), None, "is not UTF-8: it is packed by gzip: unpack it first"),
         ("a.parquet", b"text", "text", "no Parquet file that can be read"),
         ("a.jsonl", b'{"txt": "a"}\n', "text", r"line 1: field 'text' is missing; there are txt\. .*is --field right"),
     ],
-    ids=["missing", "empty", "no gzip", "cut gzip", "UTF-16", "no ending", "no Parquet", "no such field"],
+    ids=["missing", "empty", "no gzip", "cut gzip", "UTF-16", "no mark", "no ending", "no Parquet", "no such field"],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: bytes | None, field: str, said: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidRequestError, match=said):
         Corpus([str(tmp_path / name)], field)
+
+
+def test_a_line_with_null_bytes_is_not_translated(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\nt\0wo\n")
+    first, second = lines_of(Corpus([str(tmp_path / "a.txt")], None))
+    assert (first.text, second.text) == ("one", None)
+    assert "null bytes" in (second.problem or "")
 
 
 @pytest.mark.parametrize(("place", "said"), [("memory://nothing/a.txt", "no such file"), ("nowhere://a", "nowhere")])

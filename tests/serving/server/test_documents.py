@@ -13,6 +13,7 @@ from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
 from hmc.serving.documents.documents import DOCUMENT_WINDOW
 from hmc.serving.requests.caller import Priority
+from hmc.serving.requests.options import MAX_ANSWER_TOKENS
 from hmc.v1 import translation_pb2 as pb
 
 TEXT = "# Title\n\n- A dog. A cat.\n"
@@ -118,3 +119,15 @@ def test_a_text_has_at_most_a_mebibyte(client: Client, stub: Any) -> None:
         assert "is longer than 1048576 bytes: split it or shorten it" in said
     made = "".join(piece.text for piece in client.translate_document("\n" * 2**20, timeout=60))
     assert made == "\n" * 2**20
+
+
+def test_what_one_answer_may_cost_is_bounded(client: Client, factory: FakeFactory) -> None:
+    """The fake tokenizer counts words."""
+    text = "Go on. " * (MAX_ANSWER_TOKENS // 2 + 100)
+    for segmentation in ("auto", "sentence"):
+        with pytest.raises(InvalidRequestError, match=r"texts\[0\].* 32,9\d\d tokens, .* 32,768: .* TranslateDocument"):
+            client.translate([text], segmentation=segmentation)
+    assert not factory["full"].texts
+    pieces = client.translate_document(text, timeout=60)
+    assert next(pieces).text == "full:Go on."
+    pieces.close()  # it is a generator

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import textwrap
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import sentencex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmc.serving.text.segmentation.pieces import Piece, pieces
+from hmc.serving.text.segmentation.pieces import Piece, pieces, runs, worded
 
 DOCUMENTS = Path(__file__).parents[2] / "data" / "documents"
 COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(encoding="utf-8"))
@@ -107,13 +109,165 @@ def test_many_quotation_marks_take_no_quadratic_time(monkeypatch: pytest.MonkeyP
 
 
 def test_line_breaks_within_a_sentence_are_put_back() -> None:
-    piece = next(pieces("> I never thought\n> we would be here.", "en", lambda _: True))
-    assert piece.text is None
-    sentence = list(pieces("> I never thought\n> we would be here.", "en", lambda _: True))[1]
-    assert sentence.text == "I never thought we would be here."
+    text = "> I never thought, and nobody did\n> with me, that we would be here."
+    quote, sentence = pieces(text, "en", lambda _: True)
+    assert quote.text is None
+    assert sentence.text == "I never thought, and nobody did with me, that we would be here."
     assert sentence.put_back("Ich dachte nie, dass wir ankommen.") == "Ich dachte nie,\n> dass wir ankommen."
     assert sentence.put_back("Nie") == "Nie\n> "
     assert Piece(0, "a", "a").put_back("b c") == "b c"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["plums", "flour", "oil", "sugar"],
+        ["Plums", "flour", "oil", "sugar."],
+        ["Two women carry a long ladder over the wet road to the house", "A cat sleeps on a chair"],
+        ["Two women carry a long ladder over the wet road to the house", "A cat sleeps on a chair."],
+        ["The name could not be read from the list of persons", "The page cannot be shown because it is far too long",
+         "The date must lie within the last eleven or so days"],
+        ["The name could not be read from the list of persons", "the page cannot be shown because it is far too long",
+         "the date must lie within the last eleven or so days"],
+        ["could not read the name from the long list of persons", "the disk is full"],
+        ["could not read the name from the long list of persons", "the disk is full and nothing can be written."],
+        ["could not read the name from the long list of persons", "the disk is full and nothing can be written to",
+         "the house of the person who was asked for is not known."],
+        ["Home", "About us", "Sign in"],
+        ["Roses are red", "and violets blue"],
+        ["Frau Anna Lehmann", "Lange Straße 5", "12345 Berlin"],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_lines_of_a_list_stay_apart(lines: list[str], language: str) -> None:
+    """Items, captions, messages, labels, verses, addresses."""
+    assert sentences("\n".join(lines), language) == lines
+    assert sentences("\n".join(lines) + "\n\n" + "\n".join(lines), language) == 2 * lines
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Hi Tom,\n\nI wanted to ask you whether you could send me the report of the last\nmeeting. "
+         "Thank you for it.\n\nBest regards\nAnna\n",
+         ["Hi Tom,", "I wanted to ask you whether you could send me the report of the last meeting.",
+          "Thank you for it.", "Best regards", "Anna"]),
+        ("Liebe Anna,\n\nvielen Dank für die Blumen, die gestern mit der Post gekommen sind, als\nwir im Garten saßen.",
+         ["Liebe Anna,",
+          "vielen Dank für die Blumen, die gestern mit der Post gekommen sind, als wir im Garten saßen."]),
+        ("The old bridge, which had been built by the people of the vil-\nlage in one summer, fell last week.",
+         ["The old bridge, which had been built by the people of the village in one summer, fell last week."]),
+        ("Wir haben lange darüber geredet, welche Vor-\nund Nachteile es hat, in der Stadt zu wohnen.",
+         ["Wir haben lange darüber geredet, welche Vor- und Nachteile es hat, in der Stadt zu wohnen."]),
+        ("- Mix flour and milk in a bowl that has room for all of the other\n  things, and stir\n- Heat the pan",
+         ["Mix flour and milk in a bowl that has room for all of the other things, and stir", "Heat the pan"]),
+        ("* mix flour and milk in a bowl that has room for all of the other\n  things, and stir\n* heat the pan",
+         ["mix flour and milk in a bowl that has room for all of the other things, and stir", "heat the pan"]),
+        ("See https://example.org/a/very/long/path/that/does/not/fit/into/any/line/of/a/letter/at/all\n"
+         "for the report of the last meeting, in which all of us talked about the\n"
+         "state of the roads in the old town, and in which nobody said anything\nnew.\noil\nflour",
+         ["See https://example.org/a/very/long/path/that/does/not/fit/into/any/line/of/a/letter/at/all for the report "
+          "of the last meeting, in which all of us talked about the state of the roads in the old town, and in which "
+          "nobody said anything new.", "oil", "flour"]),
+        ("> The dog that we saw in the park last week was\n> the dog of Anna.",
+         ["The dog that we saw in the park last week was the dog of Anna."]),
+    ],
+)  # fmt: skip
+def test_wrapped_text_is_joined(text: str, found: list[str]) -> None:
+    language = "de" if "ü" in text else "en"
+    assert sentences(text, language) == found
+    assert "".join(piece.source for piece in pieces(text, language, lambda _: True)) == text
+
+
+@pytest.mark.parametrize(
+    "paragraph",
+    [
+        "The committee met in the old town hall, where it had met for as long as anybody could remember, and talked "
+        "about the state of the roads. Nobody listened. Then Anna spoke for an hour, and in the end all went home.",
+        "Die Leute im Dorf haben die alte Brücke in einem einzigen Sommer gebaut, und sie stand zweihundert Jahre. "
+        "Letzte Woche wurde sie abgerissen, denn den ganzen Winter über hatte es geregnet, und niemand war dabei.",
+    ],
+)
+@pytest.mark.parametrize("column", [50, 60, 72, 78, 100])
+def test_a_paragraph_means_the_same_at_every_column(paragraph: str, column: int) -> None:
+    language = "de" if "ü" in paragraph else "en"
+    whole = sentences(paragraph, language)
+    assert len(whole) > 1
+    assert sentences("\n".join(textwrap.wrap(paragraph, column)), language) == whole
+    lower = paragraph[0].lower() + paragraph[1:]  # as in a German letter
+    letter = "Liebe Anna,\n\n{}\n\nViele Grüße\nTom"
+    wrapped = letter.format("\n".join(textwrap.wrap(lower, column)))
+    assert sentences(wrapped, language) == sentences(letter.format(lower), language)
+
+
+def test_only_what_is_shown_of_subtitles_is_translated() -> None:
+    webvtt = (
+        "\ufeffWEBVTT - A day in the park\nKind: captions\nLanguage: en\n\nSTYLE\n::cue(b) {\n  color: blue;\n}\n\n"
+        "REGION\nid:left\nwidth:40%\n\nNOTE made by hand\nnobody reads this\n\nfirst-cue\n"
+        "00:01.000 --> 00:04.000 align:start\n<v Anna Lehmann>A man walks over the bridge\nand sees a <b>dog</b>.\n\n"
+        "00:05.000 --> 00:06.000\n- <i>Who is it?</i>\n- Note the dog.\n"
+    )
+    found = ["A man walks over the bridge and sees a <b>dog</b>.", "Who is it?", "Note the dog."]
+    assert sentences(webvtt, "en") == found
+    assert sentences(webvtt.replace("\n", "\r\n"), "en") == found
+    srt = "1\n00:00:01,000 --> 00:00:03,500\n{\\an8}<i>It rains,\nand nobody comes.</i>\n\nNOTE\nA cat sleeps.\n"
+    assert sentences(srt, "en") == ["It rains, and nobody comes.", "NOTE", "A cat sleeps."]
+    prose = "WEBVTT is a format.\nA dog runs.\n\nNOTE\nA cat sleeps."
+    assert sentences(prose, "en") == ["WEBVTT is a format.", "A dog runs.", "NOTE", "A cat sleeps."]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A cat sleeps. 🐈", ["A cat sleeps."]), ("A cat sleeps 🐈", ["A cat sleeps"]), ("🐈 A cat 👍🏽", ["A cat"]),
+        ("So tired ❤️ ❤️", ["So tired"]), ("→ Next page", ["Next page"]), ("Yes! 😊 No.", ["Yes!", "No."]),
+        ("I ❤️ cats.", ["I ❤️ cats."]), ("It is 20°", ["It is 20°"]), ("Cats™", ["Cats™"]), ("🐈", []),
+    ],
+)  # fmt: skip
+def test_symbols_at_the_ends_of_a_sentence_are_copied(text: str, found: list[str]) -> None:
+    assert sentences(text, "en") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A cat sleeps.", "A cat sleeps."), (" A cat sleeps.\n", "A cat sleeps."), ("- A cat. 12", "A cat."),
+        ("1. A cat. 5. A dog. —", "A cat. 5. A dog."), ("a) yes", "yes"), ("www.a.org", ""), ("x@example.org", ""),
+        ("# Cats", "Cats"), ("> A cat sleeps.", "A cat sleeps."), ("+1 234", ""), (" \n", ""), ("WEBVTT", ""),
+        ("A cat sleeps. 🐈", "A cat sleeps."), ("A", "A"), ("12 cats", "12 cats"), ("“A cat.”", "“A cat.”"),
+    ],
+)  # fmt: skip
+def test_what_is_translated_of_a_text_that_is_not_divided(text: str, words: str) -> None:
+    begin, end = worded(text, "en")
+    assert text[begin:end] == words
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            WORDS, st.sampled_from(["🐈", ".", "A cat.", "12", "www.a", "|", "(", "12.", "! ", "❤️", "—", "\u20e3"])
+        ),
+        max_size=6,
+    ).map("".join)
+)
+def test_the_quick_look_at_a_line_finds_what_dividing_it_finds(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        quick = runs(text, "en")
+        patch.setattr("hmc.serving.text.segmentation.pieces.WORDS", re.compile("(?!)"))
+        assert runs(text, "en") == quick
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A cat. A dog. Bye", ["A cat. A dog. Bye"]), ("A cat.\tA dog.", ["A cat.", "A dog."]),
+        ("A cat. 🐈 A dog.", ["A cat.", "A dog."]), ("A cat. 12. A dog.", ["A cat.", "A dog."]),
+        ("flour\noil\n", ["flour", "oil"]), ("A cat.\u2028A dog.", ["A cat.", "A dog."]), ("12", []),
+    ],
+)  # fmt: skip
+def test_runs_of_sentences(text: str, found: list[str]) -> None:
+    assert [run.text for run in runs(text, "en")] == found
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])

@@ -221,7 +221,7 @@ class BundleBackend:
 
     def _submit(self, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
         try:
-            return self._translator.submit(with_code(text, self._code), options, target)
+            return self._translator.submit(with_code(text, self._code), options, target, line=True)
         except HmcError as error:
             failed: Future[Translation] = Future()
             failed.set_exception(error)

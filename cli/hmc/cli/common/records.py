@@ -91,11 +91,17 @@ def warn_if_cut(index: int, translation: Translation, done: str, what: str = "li
 
 
 def warn_if_incomplete(name: str, found: Translation | Segment) -> None:
-    """Warns on standard error about a translation in which something may be missing. name: of its source."""
+    """Warns on standard error about a translation in which something may be missing or made up. name: of its
+    source."""
     if found.hit_max_length:
         sys.stderr.write(f"hmc: {name}: the translation reached its greatest length and may be incomplete\n")
     elif found.much_shorter:
         sys.stderr.write(f"hmc: {name}: the translation is much shorter than the text; something may be missing\n")
+    if found.mostly_unknown:
+        sys.stderr.write(
+            f"hmc: {name}: the vocabulary does not know most of its words, so the translation is made up; see that the "
+            "text is in the language that the model reads\n"
+        )
 
 
 def warn_if_empty(index: int, translation: Translation, what: str = "line") -> None:
@@ -119,6 +125,8 @@ def record(text: str, answer: StreamAnswer) -> dict[str, Any]:
         "source_tokens": translation.source_tokens,
         "source_truncated": translation.source_truncated,
         "much_shorter": translation.much_shorter,
+        "mostly_unknown": translation.mostly_unknown,
+        "joined_lines": translation.joined_lines,
         **asked,
         "level": answer.level,
         "bundle_version": answer.bundle_version,

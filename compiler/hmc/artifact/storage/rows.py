@@ -71,11 +71,18 @@ MARKS = {
     b"\x28\xb5\x2f\xfd": "it is packed by zstd: unpack it first",
 }
 """How files of other forms begin → what to do with them."""
+NULLS = (
+    "null bytes, as UTF-16 without a byte order mark has them: convert it, iconv -f UTF-16LE -t UTF-8 (or UTF-16BE); "
+    "single ones are removed by tr -d '\\000'"
+)
+"""What a file has in which bytes are 0, though they are UTF-8, and what to do about it."""
 
 
 def _decoded(raw: bytes, path: Path, number: int) -> str:
     if number == 1:
         refuse_pointer(raw, str(path))
+    if b"\0" in raw and not raw.startswith(tuple(MARKS)):
+        raise InvalidRequestError(f"{path}: line {number} has {NULLS}")
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:

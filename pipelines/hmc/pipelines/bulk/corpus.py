@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.git_lfs import refuse_pointer
 from hmc.artifact.storage.rows import (
+    NULLS,
     TEXTS,
     has_lone_surrogate,
     json_row,
@@ -202,6 +203,8 @@ def _text_line(raw: bytes, number: int, place: str) -> CorpusLine:
     try:
         return CorpusLine(decode_line(raw, number, 0, place))
     except InvalidRequestError:
+        if b"\0" in raw:
+            return CorpusLine(None, f"has {NULLS}")
         return CorpusLine(None, "not UTF-8; convert it, for example with `iconv -f ISO-8859-1 -t UTF-8`")
 
 

@@ -91,7 +91,7 @@ def _submit_one(translator: Translator, line: CorpusLine, settings: BulkSettings
     try:
         coded = with_code(line.text, settings.code)
         return translator.submit(
-            coded, settings.options, Target(settings.target_prefix), block=True, priority=Priority.BULK
+            coded, settings.options, Target(settings.target_prefix), block=True, priority=Priority.BULK, line=True
         )
     except InvalidRequestError as error:
         return str(error)

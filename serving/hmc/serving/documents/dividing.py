@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
-from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
+from hmc.serving.requests.options import MAX_ANSWER_TOKENS, DecodeOptions, Segmentation, TextOptions
 from hmc.serving.requests.results import Segment, Translation
 from hmc.serving.requests.source_side import SourceSide
-from hmc.serving.text.segmentation.lines import LINE_END, UNSPACED_SCRIPT, stripped
-from hmc.serving.text.segmentation.pieces import Piece, pieces
+from hmc.serving.text.segmentation.lines import LINE_END, UNSPACED_SCRIPT, Span, stripped
+from hmc.serving.text.segmentation.pieces import Piece, pieces, runs, worded
 from hmc.serving.text.segmentation.sentences import MAX_PART, SENTENCE_END
 
 UNSPACED = {
@@ -52,11 +52,11 @@ class Joined:
         begin = self._size
         made = self._write(piece.put_back(translation.text, self._keep))
         self._after = piece.source
-        self._total = _sum(self._total, translation)
+        self._total = _sum(self._total, replace(translation, joined_lines=len(piece.breaks)))
         segment = Segment(
             piece.begin, piece.end, begin, self._size, translation.score, translation.source_tokens,
             translation.target_tokens, translation.hit_max_length, translation.tokens, translation.source_pieces,
-            translation.much_shorter,
+            translation.much_shorter, translation.mostly_unknown, len(piece.breaks),
         )  # fmt: skip
         return glue + made, segment
 
@@ -99,6 +99,8 @@ def _sum(total: Translation, added: Translation) -> Translation:
         source_truncated=total.source_truncated or added.source_truncated,
         hit_max_length=total.hit_max_length or added.hit_max_length,
         much_shorter=total.much_shorter or added.much_shorter,
+        mostly_unknown=total.mostly_unknown or added.mostly_unknown,
+        joined_lines=total.joined_lines + added.joined_lines,
         queue_s=begin,
         compute_s=end - begin,
     )
@@ -142,6 +144,28 @@ class Divided:
             sent = None if piece.text is None else self.code + piece.text
             yield Part(replace(piece, begin=piece.begin + skipped) if skipped else piece, sent)
 
+    def runs(self) -> list[Part]:
+        """The parts of a text that is not divided into sentences, in order, see `hmc.serving.text.segmentation.runs`.
+        There is at most one that is translated, unless more than blanks lies between two sentences."""
+        skipped = len(self.own)
+        found: list[Part] = []
+        at = skipped
+        for run in runs(self.text[skipped:], self.source.language):
+            begin = run.begin + skipped
+            if begin > at:
+                found.append(Part(Piece(at, self.text[at:begin]), None))
+            found.append(Part(replace(run, begin=begin), f"{self.code}{run.text}"))
+            at = run.end + skipped
+        if at < len(self.text):
+            found.append(Part(Piece(at, self.text[at:]), None))
+        return found
+
+    def worded(self) -> Span:
+        """What is translated of the text if it is not divided."""
+        skipped = len(self.own)
+        begin, end = worded(self.text[skipped:], self.source.language)
+        return begin + skipped, end + skipped
+
     def sentences(self, most: int) -> int:
         """How many parts would be translated, counted up to `most`. A long text without any end of a sentence counts as
         one: it is divided for the library that finds sentences, and not because it has several."""
@@ -171,8 +195,14 @@ class Dividing:
         return found if self._divides(found) else replace(found, whole=True)
 
     def checked(self, text: str) -> Divided:
-        """As `divided`. Raises DividedError too, for a text that is divided although the options exclude it."""
+        """As `divided`. Raises DividedError too, for a text that is divided although the options exclude it, and
+        TooLargeError for one of more than MAX_ANSWER_TOKENS."""
         found = self.divided(text)
+        if not found.whole and (tokens := self.source.about(text, MAX_ANSWER_TOKENS)) > MAX_ANSWER_TOKENS:
+            raise TooLargeError(
+                f"the text has {tokens:,} tokens, and one answer translates at most {MAX_ANSWER_TOKENS:,}: divide it, "
+                "or send it to TranslateDocument (`hmc translate --document`), which answers sentence by sentence"
+            )
         if not found.whole and found.sentences(1):
             self._check_options()
         return found
@@ -236,7 +266,7 @@ class PutTogether:
         if translation is None:
             self._joined.copy(part.piece.source)
         elif self._divided.whole:
-            self._whole = with_segment(self._divided.text, translation) if self._segments else translation
+            self._whole = with_segment(self._divided, translation) if self._segments else translation
         else:
             self._joined.collect(part.piece, translation)
 
@@ -245,13 +275,15 @@ class PutTogether:
         return self._whole or self._joined.translation(segments=self._segments)
 
 
-def with_segment(text: str, translation: Translation) -> Translation:
-    """The translation of a text that was not divided, with its one segment. A blank text has no segment."""
-    begin, end = stripped(text, 0, len(text))
-    if begin == end:
+def with_segment(divided: Divided, translation: Translation) -> Translation:
+    """The translation of a text that was not divided, with its one segment. A text that is blank or copied has none."""
+    if translation.blank:
         return translation
+    begin, end = divided.worded()
+    head, tail = divided.text[len(divided.own) : begin].lstrip(), divided.text[end:].rstrip()
     segment = Segment(
-        begin, end, 0, len(translation.text), translation.score, translation.source_tokens, translation.target_tokens,
-        translation.hit_max_length, translation.tokens, translation.source_pieces, translation.much_shorter,
+        begin, end, len(head), len(translation.text) - len(tail), translation.score, translation.source_tokens,
+        translation.target_tokens, translation.hit_max_length, translation.tokens, translation.source_pieces,
+        translation.much_shorter, translation.mostly_unknown,
     )  # fmt: skip
     return replace(translation, segments=(segment,))

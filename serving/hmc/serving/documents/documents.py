@@ -17,8 +17,7 @@ from hmc.serving.documents.dividing import Divided, Dividing, Joined, Part, PutT
 from hmc.serving.documents.keeping import Keeper, Submit
 from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Translation
-from hmc.serving.text.segmentation.lines import stripped
-from hmc.serving.text.segmentation.pieces import Piece
+from hmc.serving.text.segmentation.pieces import Piece, worded
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -189,11 +188,16 @@ class Divider:
         if not code:  # a text that is not divided may begin with its own token, which each of its parts needs
             code = self.dividing.source.code(words)
             words = words[len(code) :]
+        begin, end = worded(words, self.dividing.source.language)  # as `submit` does, but around the phrases
+        head, tail = words[:begin].lstrip(), words[end:].rstrip()
 
         async def submit(text: str, options: DecodeOptions, target: Target) -> Translation:
             return await self.submit(code + text, options, target)
 
-        return await self.keeper.translate(submit, words, self.dividing.options, target)
+        if begin == end or not self.dividing.texts.keep:
+            return await submit(words, self.dividing.options, target)
+        done = await self.keeper.translate(submit, words[begin:end], self.dividing.options, target)
+        return done.between(head, tail)
 
 
 def at(index: int, error: InvalidRequestError) -> InvalidRequestError:
@@ -206,9 +210,11 @@ def _any_long(texts: Sequence[Divided]) -> bool:
 
 
 def _around(divided: Divided) -> Iterator[Part]:
-    """A document that is translated as one, and the white space around it."""
+    """A document that is translated as one, and what is copied around it."""
     text = divided.text
-    begin, end = stripped(text, 0, len(text))
+    begin, end = divided.worded()
+    if divided.own and begin < end:
+        begin = 0
     code = "" if divided.own else divided.code
     for first, last, words in ((0, begin, False), (begin, end, True), (end, len(text), False)):
         if first < last:

@@ -290,4 +290,5 @@ async def _around(
         hit_max_length=any(each.hit_max_length for each in used),
         source_truncated=any(each.source_truncated for each in used),
         much_shorter=any(each.much_shorter for each in used),
+        mostly_unknown=any(each.mostly_unknown for each in used),
     )

@@ -179,6 +179,9 @@ class _Wanted:
         incomplete = [one.hit_max_length or one.much_shorter or one.source_truncated for one in answer.translations]
         if any(incomplete):  # no field of LibreTranslate's own, so its clients pass over it
             said["mayBeIncomplete"] = incomplete if self.is_list else incomplete[0]
+        unknown = [one.mostly_unknown for one in answer.translations]
+        if any(unknown):
+            said["mostlyUnknown"] = unknown if self.is_list else unknown[0]
         if self.source == "auto":
             found = {"language": self.pair.source, "confidence": NOT_DETECTED}
             said["detectedLanguage"] = [found] * len(self.texts) if self.is_list else found

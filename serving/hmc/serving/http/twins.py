@@ -174,6 +174,8 @@ def _joined(parts: list[pb.TranslateDocumentResponse]) -> Message:
         target_tokens=tokens,
         hit_max_length=any(segment.hit_max_length for segment in segments),
         much_shorter=any(segment.much_shorter for segment in segments),
+        mostly_unknown=any(segment.mostly_unknown for segment in segments),
+        joined_lines=sum(segment.joined_lines for segment in segments),
     )
     served = next((part for part in parts if part.level), pb.TranslateDocumentResponse())
     return pb.TranslateResponse(translations=[whole], level=served.level, bundle_version=served.bundle_version)

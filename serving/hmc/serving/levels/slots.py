@@ -61,6 +61,7 @@ class LevelTranslator(Protocol):
         priority: Priority = ...,
         caller: Caller = ...,
         within_s: float | None = ...,
+        line: bool = ...,
     ) -> Future[Translation]: ...
 
     def expected_s(self, *, interactive: bool) -> float | None: ...
@@ -170,6 +171,7 @@ class Lease:
         *,
         caller: Caller = ANYONE,
         within_s: float | None = None,
+        line: bool = False,
     ) -> Future[Translation]:
         """Queues a text, and adds its latency to the level's if it is interactive. Arguments and errors: see
         `Translator.submit`; and InvalidRequestError for a text that begins with the token of another language. A level
@@ -184,6 +186,7 @@ class Lease:
             priority=self._priority,
             caller=caller,
             within_s=None if self._found_idle else within_s,
+            line=line,
         )
         future.add_done_callback(self._observe)
         return future

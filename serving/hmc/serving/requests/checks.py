@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.git_lfs import refuse_pointer
-from hmc.artifact.storage.rows import MARKS
+from hmc.artifact.storage.rows import MARKS, NULLS
 
 MAX_INT32 = 2**31 - 1
 """Upper bound of whole numbers that have no smaller one: the protocol sends them as int32."""
@@ -70,7 +70,10 @@ OTHER_FORMS = MARKS | {b"\x1f\x8b": "it is packed by gzip: unpack it first"}
 
 def other_form(begin: bytes) -> str | None:
     """What to do with a file that begins so, if that is the beginning of another form."""
-    return next((advice for mark, advice in OTHER_FORMS.items() if begin.startswith(mark)), None)
+    for mark, advice in OTHER_FORMS.items():
+        if begin.startswith(mark):
+            return advice
+    return f"it has {NULLS}" if b"\0" in begin.partition(b"\n")[0] else None
 
 
 def what_to_do(begin: bytes) -> str:
@@ -82,11 +85,13 @@ def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
     """The text of a line, without its end, which is \\n or \\r\\n, and without a byte order mark in the first one.
 
     number: of the line, from 1. offset: bytes of the file before it. name: of the file. Raises InvalidRequestError with
-    the offset of the first byte that is not UTF-8.
+    the offset of the first byte that is not UTF-8, and for a null byte.
     """
     if number == 1:
         refuse_pointer(line, name)
     body = line.removeprefix(BOM) if number == 1 else line
+    if b"\0" in body and not body.startswith(tuple(OTHER_FORMS)):
+        raise InvalidRequestError(f"{name}: line {number} has {NULLS}")
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

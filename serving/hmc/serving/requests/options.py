@@ -14,6 +14,9 @@ MAX_BEAM = 16
 """Largest beam, and most samples of one text."""
 MAX_TEXT_BYTES = 64 * 1024
 """Longest text, in UTF-8 bytes. A longer text is refused: the caller should split it into sentences."""
+MAX_ANSWER_TOKENS = 32768
+"""Most source tokens of a text that is divided and answered as a whole: about 130 KB of English. It bounds what one
+text may cost. A longer text is refused: `TranslateDocument` answers it sentence by sentence."""
 MAX_SUPPRESSED = 256
 """Most suppressed tokens and phrases that one request may give, counted together."""
 MAX_PHRASE = 1000

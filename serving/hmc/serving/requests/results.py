@@ -4,7 +4,7 @@ call, and what is said of levels and models. The server converts it to messages,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self, overload
 
 import numpy as np
@@ -101,6 +101,10 @@ class Segment:
     """As in `Translation`."""
     much_shorter: bool = False
     """As in `Translation`."""
+    mostly_unknown: bool = False
+    """As in `Translation`."""
+    joined_lines: int = 0
+    """As in `Translation`."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class Translation:
     score: float
     """See `DecodedHypothesis.score`."""
     source_tokens: int
-    """Tokens of the source, EOS included, after any truncation; 0 for a blank text."""
+    """Tokens of the source, EOS included, after any truncation; 0 for a text that is blank or copied as a whole."""
     target_tokens: int
     """Tokens of the translation, EOS included."""
     source_truncated: bool = False
@@ -133,11 +137,24 @@ class Translation:
     much_shorter: bool = False
     """Whether the translation of the text, or of a sentence of it, has less than half as many tokens as its source,
     which has SHORTEST tokens or more; something may be missing."""
+    mostly_unknown: bool = False
+    """Whether the vocabulary does not know most words of the text, or of a sentence of it: it is in another language or
+    script than the model reads, and its translation is made up."""
+    joined_lines: int = 0
+    """Line ends of the text within sentences: running text was wrapped there, and the lines were read as one."""
 
     @property
     def blank(self) -> bool:
-        """Whether the text was blank. A blank text is not computed, so its times are no measure of a level."""
+        """Whether the text was blank or copied as a whole. It is not computed, so its times are no measure of a
+        level."""
         return not self.source_tokens
+
+    def between(self, head: str, tail: str) -> Self:
+        """The translation with text before and after it that was copied. Tokens are those of what was translated."""
+        if not head and not tail:
+            return self
+        others = tuple(replace(other, text=f"{head}{other.text}{tail}") for other in self.alternatives)
+        return replace(self, text=f"{head}{self.text}{tail}", alternatives=others)
 
     @property
     def hypotheses(self) -> tuple[Alternative, ...]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from hmc.serving.requests.options import MAX_TEXT_BYTES
 
+COUNTED_AT_ONCE = 4096
+"""Characters of a long text whose tokens are counted together."""
+
 
 @dataclass(frozen=True)
 class SourceSide:
@@ -28,3 +31,11 @@ class SourceSide:
         if text.isascii() and len(text) < self.room:
             return True  # a token has at least one character; SentencePiece puts one blank before the text
         return len(text.encode()) <= MAX_TEXT_BYTES and self.count(text) <= self.room
+
+    def about(self, text: str, most: int) -> int:
+        """Tokens of a text of any length, EOS not counted, up to one for each part of COUNTED_AT_ONCE characters too
+        many; its bytes if these are not more than `most`. Raises as `count`."""
+        size = len(text.encode())
+        if size <= most:
+            return size
+        return sum(self.count(text[n : n + COUNTED_AT_ONCE]) for n in range(0, len(text), COUNTED_AT_ONCE))

@@ -111,6 +111,11 @@ class Engine:
         return LevelWork(total, len(self.workers), rows, len(self.queue), self.queue.size, batches)
 
     @property
+    def calls_back(self) -> bool:
+        """Whether this thread runs the callbacks of the engine."""
+        return self._postprocessor.is_this_thread
+
+    @property
     def failure(self) -> str | None:
         """Why a worker failed. None if none did, or if a sentence has been answered since."""
         return self.queue.failure
@@ -127,10 +132,12 @@ class Engine:
         priority: Priority = Priority.INTERACTIVE,
         caller: Caller = ANYONE,
         within_s: float | None = None,
+        follows: bool = False,
     ) -> Future[Any]:
         """Queues a sentence. source: token ids, EOS last. finish: makes the future's result from the hypotheses; None:
         it is `Decoded`. block: wait while the queue is full. caller: callers take turns. within_s: seconds that the
-        caller waits for the result; a level that does nothing now accepts any.
+        caller waits for the result; a level that does nothing now accepts any. follows: the sentence takes the place of
+        one that has just ended, also in a full queue.
 
         The future may be cancelled at any time. The sentence then leaves the queue at once, or its batch after the
         present step. Callbacks of the future, `finish` and `progress` run one after the other in one thread of the
@@ -158,7 +165,7 @@ class Engine:
         job.future.add_done_callback(self._note_cancellation)
         if within_s is not None and not self.pending:
             within_s = None
-        can_start = self.queue.put(job, priority, block=block, caller=caller, within_s=within_s)
+        can_start = self.queue.put(job, priority, block=block, caller=caller, within_s=within_s, follows=follows)
         if not can_start and job.mode.variant is not None:
             self._open_aside(job.mode.variant)
         return job.future

@@ -32,8 +32,13 @@ class Postprocessor:
     def close(self) -> None:
         """Ends the thread after all calls posted before, and waits for it, unless it is called from one of them."""
         self._calls.put(())
-        if threading.current_thread() is not self._thread:
+        if not self.is_this_thread:
             self._thread.join()
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether it is this thread that runs the calls."""
+        return threading.current_thread() is self._thread
 
     def _run(self) -> None:
         while calls := self._calls.get():

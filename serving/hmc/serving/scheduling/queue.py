@@ -90,16 +90,18 @@ class WaitingQueue:
         block: bool = False,
         caller: Caller = ANYONE,
         within_s: float | None = None,
+        follows: bool = False,
     ) -> bool:
         """Appends a sentence to its line. Returns False if it is held until `open_variant` is called.
 
-        block: wait while the queue is full. within_s: seconds in which the sentence has to be translated. Raises
+        block: wait while the queue is full. within_s: seconds in which the sentence has to be translated. follows: the
+        sentence takes the place of one that has ended, also in a full queue. Raises
         OverloadedError for a full queue unless `block`, UnavailableError once closed, and DeadlineExceededError if the
         measured speed of the level says that `within_s` is too short.
         """
         limit = self.bulk_size if priority is Priority.BULK else self.size
         with self.changed:
-            while self._is_full(limit, caller) and not self.closed:
+            while not follows and self._is_full(limit, caller) and not self.closed:
                 if not block:
                     raise self._full(limit)
                 self.changed.wait()

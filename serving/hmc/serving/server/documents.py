@@ -51,7 +51,7 @@ class Documents:
             done = await run(self._lease, texts, options, targets)
             if not self._texts.return_segments:
                 return done
-            return [total.add(with_segment(*pair)) for pair in zip(texts, done, strict=True)]
+            return [total.add(with_segment(*pair)) for pair in zip(divided, done, strict=True)]
         async with aclosing(divider.translate(divided, targets, window)) as results:
             return [total.add(translation) async for translation in results]
 

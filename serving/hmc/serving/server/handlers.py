@@ -161,8 +161,8 @@ class Handlers:
         caller = current_caller.get()
         if caller not in self._lines.get(lease.slot, ()):
             with suppress(OverloadedError):
-                return lease.submit(text, options, target, caller=caller)
-        return await self._line(lease).submit(lease, text, options, target)
+                return lease.submit(text, options, target, caller=caller, line=True)
+        return await self._line(lease).submit(lease, text, options, target, line=True)
 
     async def translate_tokens(
         self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, target: Target
@@ -175,7 +175,8 @@ class Handlers:
             def progress(piece: str | None) -> None:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-            future = lease.submit(text, options, target, progress, caller=current_caller.get(), within_s=seconds_left())
+            caller, within_s = current_caller.get(), seconds_left()
+            future = lease.submit(text, options, target, progress, caller=caller, within_s=within_s, line=True)
             future.add_done_callback(lambda _: progress(None))
             try:
                 while (piece := await pieces.get()) is not None:

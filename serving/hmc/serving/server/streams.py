@@ -124,12 +124,15 @@ class WaitingLine:
         self._freed = asyncio.Event()
         self._subscribed = False
 
-    async def submit(self, lease: Lease, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
-        """Queues a text as soon as the queue has a free place. Errors: see `Lease.submit`, except OverloadedError."""
+    async def submit(
+        self, lease: Lease, text: str, options: DecodeOptions, target: Target, *, line: bool = False
+    ) -> Future[Translation]:
+        """Queues a text as soon as the queue has a free place. line: see `Translator.submit`. Errors: see
+        `Lease.submit`, except OverloadedError."""
         async with self._first:
             while True:
                 try:
-                    return lease.submit(text, options, target, caller=self._caller)
+                    return lease.submit(text, options, target, caller=self._caller, line=line)
                 except OverloadedError:
                     await self._wait(lease)
 

@@ -63,7 +63,19 @@ class Codec:
             queue_s=decoded.queue_s,
             compute_s=decoded.compute_s,
             much_shorter=len(source) >= SHORTEST and 2 * best.target_tokens < len(source),
+            mostly_unknown=self._mostly_unknown(source),
         )
+
+    def _mostly_unknown(self, source: Sequence[int]) -> bool:
+        """Whether more source tokens are unknown than are known and have a letter or digit."""
+        unknown = source.count(self._arch.unk_id)
+        if not unknown:
+            return False
+        known = 0
+        for token in source[:-1]:
+            if token != self._arch.unk_id and not self._tokenizer.names_language(token):
+                known += any(map(str.isalnum, self._tokenizer.source_piece(token)))
+        return unknown > known
 
     def _alternative(self, found: DecodedHypothesis, options: DecodeOptions) -> Alternative:
         return Alternative(
@@ -113,15 +125,18 @@ log = logging.getLogger(__name__)
 class CertainText:
     """Gives the text of the certain tokens to `progress`, piece by piece."""
 
-    def __init__(self, tokenizer: Tokenizer, progress: TextProgress) -> None:
-        self._tokenizer, self._progress, self._given = tokenizer, progress, ""
+    def __init__(self, tokenizer: Tokenizer, progress: TextProgress, head: str = "") -> None:
+        """head: text that goes before the first piece."""
+        self._tokenizer, self._progress, self._head = tokenizer, progress, head
+        self._given = ""
 
     def update(self, ids: tuple[int, ...]) -> None:
         """ids: all certain tokens so far."""
         text = self._tokenizer.decode(ids)
         # The bytes of one character may be several tokens: until all are there, they decode to U+FFFD.
         if text.startswith(self._given) and not text.endswith("\ufffd") and len(text) > len(self._given):
-            piece, self._given = text[len(self._given) :], text
+            piece = self._head + text[len(self._given) :]
+            self._head, self._given = "", text
             try:
                 self._progress(piece)
             except Exception:

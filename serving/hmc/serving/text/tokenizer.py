@@ -32,6 +32,10 @@ class BundleTokenizer:
         except InvalidArtifactError as error:
             raise InvalidArtifactError(f"bundle {bundle}", error.problems, FIX) from error
 
+    def check(self, text: str) -> None:
+        """Raises InvalidRequestError for a text longer than MAX_TEXT_BYTES, and for one that UTF-8 cannot encode."""
+        _check(text)
+
     def encode(self, text: str) -> tuple[list[int], bool]:
         """Source ids, EOS last, and whether the text was cut because it has more tokens than the model has positions.
 

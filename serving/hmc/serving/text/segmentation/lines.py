@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,11 +22,20 @@ MONTH = re.compile(
 """A German date or ordinal at the beginning of a line, which is no item of a list."""
 FENCE = re.compile(r"(`{3,20}(?!`)|~{3,20}(?!~))")
 """A longer line of these is a rule."""
-TIMES = re.compile(r"[\d:.,]+\s*-->\s*[\d:.,]+|WEBVTT\b")
+TIMES = re.compile(r"[\d:.,]+\s*-->\s*[\d:.,]+")
+WEBVTT = re.compile(r"WEBVTT(?!\S)[^\S\r\n]*(-)?")
+"""The first line of a file of WebVTT. Its header ends with a blank line."""
+NOT_SHOWN = re.compile(r"(?:NOTE|STYLE|REGION)(?!\S)")
+"""The first line of a block of WebVTT that is no cue, to the next blank line."""
+CUE_TAG = r"(?:<[^<>]{1,200}>|\{\\[^{}]{1,200}\})"
+CUE_BEGIN, CUE_END = re.compile(rf"(?:{CUE_TAG}\s*)+"), re.compile(rf"(?:\s*{CUE_TAG})+$")
+"""Tags around the text of a cue: `<v Roger>`, `<i>`, `{\\an8}`."""
 UNSPACED_SCRIPT = re.compile(
     r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f]"
 )
 """Scripts without blanks between words, in which a sentence with an address in it looks like one word."""
+EMOJI_PARTS = "\u200d\ufe0e\ufe0f\u20e3\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
+"""Joiners, variation selectors and skin tones."""
 CELL, FIELD = re.compile(r"(?:\\.|[^|\t])+"), re.compile(r"[^\t]+")
 
 
@@ -45,6 +55,8 @@ class Line:
     before."""
     closes: bool = False
     """Whether the next line cannot go on with it: it is a heading, a row of a table, or copied as a whole."""
+    cue: bool = False
+    """Whether it is shown as a subtitle: it follows a line of times."""
 
 
 def lines(text: str) -> Iterator[Line]:
@@ -66,6 +78,7 @@ class _Lines:
         self._table = False
         self._title = 0
         """Characters of the line before, if it has words."""
+        self._captions = _Captions(text)
 
     def next(self) -> Line:
         """The line at `begin`, which moves to the one after."""
@@ -74,9 +87,12 @@ class _Lines:
         start = _match(QUOTE, text, begin, end)
         quote = "".join(text[begin:start].split())
         at = _after_bullets(text, start, end)
-        if begin < self._code_end or self._begins_code(at, end, quote) or TIMES.match(text, start, end):
+        cue = self._captions.is_cue(begin, start, end, self.begin)
+        if cue is None or begin < self._code_end or self._begins_code(at, end, quote):
             self._title, self._table = 0, False
             return Line(begin, end, closes=True)
+        if cue:
+            return _cue(text, begin, end, start)
         self._table = self._is_row(start, end)
         line = _words(text, begin, end, start, at, quote, self._table)
         self._title = end - at if line.spans else 0
@@ -131,6 +147,38 @@ class _Lines:
         return "|" in rule and "-" in rule and not rule.strip(" \t:|-")
 
 
+class _Captions:
+    """Knows which lines of subtitles are shown. It gets all lines of the text in their order."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._is_webvtt, self._hidden, self._cue, self._first = False, False, False, True
+        """Whether this is WebVTT; whether the block in which the next line stands is copied; whether it is a cue, after
+        its times; whether the line is the first of a block."""
+
+    def is_cue(self, begin: int, start: int, end: int, following: int) -> bool | None:
+        """Whether a line is text of a cue; None: it is copied. start: of what is not white space. following: where the
+        next line begins."""
+        text = self._text
+        if TIMES.match(text, start, end):
+            self._hidden, self._cue, self._first = False, True, False
+            return None
+        if start >= end:
+            self._hidden, self._cue, self._first = False, False, True
+            return False
+        first, self._first = self._first, False
+        if first and (header := WEBVTT.match(text, start, end)):
+            # "WEBVTT is a format." may be a sentence
+            self._hidden = header.end() == end or header[1] is not None or "-->" in text
+            self._is_webvtt = self._is_webvtt or self._hidden
+        elif first and self._is_webvtt:
+            next_end, _ = _line_end(text, following)
+            if TIMES.match(text, following, next_end):
+                return None  # the name of a cue
+            self._hidden = NOT_SHOWN.match(text, begin, end) is not None
+        return None if self._hidden else self._cue
+
+
 def _line_end(text: str, begin: int) -> Span:
     """Where the line ends that begins at `begin`, and where the next one begins."""
     found = LINE_END.search(text, begin)
@@ -155,6 +203,19 @@ def _words(text: str, begin: int, end: int, start: int, at: int, quote: str, row
         spans = tuple(cell for cell in cells if has_letter(text, cell))
         return Line(begin, end, spans, quote, opens=True, closes=True)
     return Line(begin, end, (span,), quote, opens=at > start or heading > at, closes=heading > at)
+
+
+def _cue(text: str, begin: int, end: int, start: int) -> Line:
+    """A line of a cue of subtitles: tags around it are copied, and the dash before what one of several persons says."""
+    words = _match(CUE_BEGIN, text, start, end)
+    at = _after_bullets(text, words, end)
+    span = stripped(text, _match(CUE_BEGIN, text, at, end), end)
+    tags = CUE_END.search(text, *span)
+    if tags:
+        span = stripped(text, span[0], tags.start())
+    if not has_letter(text, span):
+        return Line(begin, end, opens=True, closes=True)
+    return Line(begin, end, (span,), opens=at > words, cue=True)
 
 
 def _is_address(part: str) -> bool:
@@ -185,6 +246,24 @@ def stripped(text: str, begin: int, end: int) -> Span:
 def has_letter(text: str, span: Span) -> bool:
     """Whether there is a letter to translate. Numbers, rules, emoji and the like have none and are copied."""
     return any(map(str.isalpha, text[slice(*span)]))
+
+
+def without_symbols(text: str, begin: int, end: int) -> Span:
+    """The part of `text` from `begin` to `end` without the emoji, arrows and other symbols at its ends, and without the
+    white space beside them. Vocabularies have few of them, and a model makes words of the others."""
+    while end > begin and _is_symbol(text[end - 1]):
+        begin, end = stripped(text, begin, end - 1)
+    while begin < end and _is_symbol(text[begin]):
+        begin, end = stripped(text, begin + 1, end)
+    return begin, end
+
+
+def _is_symbol(character: str) -> bool:
+    """Whether it is a symbol such as an emoji, or a part of one. Those before U+2190, such as `°` and `©`, belong to
+    the words beside them."""
+    if character < "\u2190" and character not in EMOJI_PARTS:
+        return False
+    return character in EMOJI_PARTS or "\u2190" <= character <= "\u21ff" or unicodedata.category(character) == "So"
 
 
 def _blank(character: str) -> bool:

@@ -1,7 +1,7 @@
 """A text as pieces: sentences to translate, and what is copied. All pieces together are the text.
 
-Running text that was wrapped at a column is read as if it had not been. A sentence that the model has no room for is
-divided at clauses.
+Lines stay apart. Running text that was wrapped at a column is read as if it had not been. A sentence that the model has
+no room for is divided at clauses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hmc.serving.text.segmentation.lines import Line, Span, has_letter, lines, stripped
+from hmc.serving.text.segmentation.lines import Line, Span, has_letter, lines, stripped, without_symbols
 from hmc.serving.text.segmentation.sentences import sentences
 
 PLACES = (
@@ -65,61 +65,152 @@ def _cut(text: str, begin: int, end: int) -> int:
     return end
 
 
-NARROWEST = 50
-"""Text that is wrapped has lines of at least this many characters."""
+NARROWEST, NARROW = 50, 30
+"""Text that is wrapped has lines of at least this many characters. The second bound holds where lower case and a
+sentence end say so too."""
 MAX_BLOCK = 5000
 """Characters of the longest block of several lines."""
 MAX_LINES = 200
 """Lines over which the column is sought at which text is wrapped."""
+GREETING = 80
+"""Characters before a line among which a greeting is sought."""
+MANY = 8
+"""Line ends of running text that need no sentence end at the last line, such as a part of a very long paragraph."""
 ENDS = ".!?:;…。！？"
 """Characters after which a line that begins in lower case is not the rest of the line before."""
+PROSE_END = re.compile(r"[.!?:;,…。！？]['\"’”»)\]*_]*$")
+"""The end of a paragraph of running text. Items of a list rarely have one at the last item alone."""
+HYPHENS = "-\u2010\u00ad"
+HANGING = re.compile(r"(?:und|oder|bzw|bis|and|or|to|et|ou|y|o|e|en|of)\b")
+"""After these a hyphen at a line's end is not of a word that was divided: `Vor- und Nachteile`."""
 
 
-def blocks(text: str) -> Iterator[tuple[Span, ...]]:
-    """Yields the spans of `text` that are read together, with a blank in place of what lies between two of them.
+@dataclass(frozen=True)
+class LinePart:
+    """A part of a line in a block."""
 
-    A line goes on in the next one if that begins in lower case, or if its first word would have gone beyond the longest
-    line of the paragraph.
+    begin: int
+    end: int
+    glue: str = " "
+    """What stands between this part and the next one when the block is read: nothing, where a word was divided."""
+
+
+Block = tuple[LinePart, ...]
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yields the parts of lines of `text` that are read together.
+
+    Lines stay apart unless there is evidence that running text was wrapped, see `_Paragraph.wrapped`.
     """
     paragraph: list[Line] = []
     for line in lines(text):
         if paragraph and (not _may_follow(paragraph[-1], line) or len(paragraph) >= MAX_LINES):
-            yield from _linked(text, paragraph)
+            yield from _Paragraph(text, paragraph).blocks()
             paragraph = []
         if line.closes:
-            yield from ((span,) for span in line.spans)
+            yield from ((LinePart(*span),) for span in line.spans)
         elif line.spans:
             paragraph.append(line)
-    yield from _linked(text, paragraph)
+    if paragraph:
+        yield from _Paragraph(text, paragraph).blocks()
 
 
 def _may_follow(before: Line, line: Line) -> bool:
-    return bool(line.spans) and not (line.opens or line.closes) and line.quote == before.quote
+    if not line.spans or line.opens or line.closes:
+        return False
+    return line.quote == before.quote and line.cue == before.cue
 
 
-def _linked(text: str, paragraph: list[Line]) -> Iterator[tuple[Span, ...]]:
-    width = max((line.spans[0][1] - line.begin for line in paragraph), default=0)
-    block: list[Span] = []
-    before = None
-    for line in paragraph:
-        span = line.spans[0]
-        if before and (span[1] - block[0][0] > MAX_BLOCK or not _goes_on(text, before, line, width)):
-            yield tuple(block)
-            block = []
-        block.append(span)
-        before = line
-    if block:
+class _Paragraph:
+    """Lines that follow each other without a blank line, a bullet or another mark between them."""
+
+    def __init__(self, text: str, paragraph: Sequence[Line]) -> None:
+        self._text, self._lines = text, paragraph
+        widths = sorted((line.spans[0][1] - line.begin for line in paragraph), reverse=True)
+        near = (wide for wide, next_one in pairwise(widths) if next_one > 0.8 * wide)
+        self._width = next(near, widths[0])
+        """The column at which the text was wrapped, if it was: the length of the longest line, or of the next ones if
+        that one is much longer, such as an address."""
+
+    def blocks(self) -> Iterator[Block]:
+        """Yields the blocks of the paragraph in their order."""
+        begin = 0
+        for end in range(1, len(self._lines) + 1):
+            if end < len(self._lines) and (self._is_full(end) or self._continues(end)):
+                continue
+            if end - begin > 1 and self._wrapped(begin, end):
+                yield from self._joined(begin, end)
+            else:
+                yield from ((LinePart(*line.spans[0]),) for line in self._lines[begin:end])
+            begin = end
+
+    def _wrapped(self, begin: int, end: int) -> bool:
+        """Whether the lines from `begin` to `end` are running text that was wrapped. Most line ends leave no room for
+        the next word, some lines go on in lower case, and there is more that a list does not have: a sentence end at
+        the last line, an indentation below a bullet, or many lines. Lines of which the first one begins in lower case
+        are a list, unless they follow a greeting or the last one is short.
+
+        Two lines of a cue of subtitles are wrapped if the second begins in lower case.
+        """
+        first = self._lines[begin]
+        following = range(begin + 1, end)
+        full = sum(map(self._is_full, following))
+        continued = sum(map(self._continues, following))
+        if first.cue:
+            return continued > 0
+        if 2 * full <= len(following) or self._width < NARROW:
+            return False
+        ends = PROSE_END.search(self._line_text(end - 1)[-20:]) is not None
+        hangs = first.opens and all(line.spans[0][0] - line.begin > 1 for line in self._lines[begin + 1 : end])
+        is_list = not hangs and self._line_text(begin)[0].islower() and not self._follows_greeting(begin)
+        if is_list or not continued:
+            # Of two lines, the longer one has no room for the next word in any case. The last line of a paragraph is
+            # as a rule shorter than the others, and that of a list is not.
+            is_short = 2 * len(self._line_text(end - 1)) < self._width
+            return ends and full > 1 and self._width >= NARROWEST and (is_short or (continued > 0 and full > 2))
+        if ends or hangs:
+            return ends or self._width >= NARROWEST
+        return self._width >= NARROWEST and len(following) >= MANY and 2 * continued >= len(following)
+
+    def _follows_greeting(self, index: int) -> bool:
+        """Whether the text before a line ends with a comma, after which letters begin in lower case in German."""
+        begin = self._lines[index].begin
+        first, last = stripped(self._text, max(0, begin - GREETING), begin)
+        return self._text[first:last].endswith(",")
+
+    def _joined(self, begin: int, end: int) -> Iterator[Block]:
+        block: list[LinePart] = []
+        for index in range(begin, end):
+            first, last = self._lines[index].spans[0]
+            glue = " "
+            if index + 1 < end and self._is_divided(index + 1):
+                last -= 1
+                glue = ""
+            if block and last - block[0].begin > MAX_BLOCK:
+                yield tuple(block)
+                block = []
+            block.append(LinePart(first, last, glue))
         yield tuple(block)
 
+    def _line_text(self, index: int) -> str:
+        return self._text[slice(*self._lines[index].spans[0])]
 
-def _goes_on(text: str, before: Line, line: Line, width: int) -> bool:
-    """Whether the sentence at the end of `before` may go on in `line`. width: of the longest line of the paragraph."""
-    begin, end = line.spans[0]
-    last = before.spans[0][1]
-    if text[begin].islower() and text[last - 1] not in ENDS:
-        return True
-    first = len(text[begin : min(end, begin + width)].split(maxsplit=1)[0])
-    return width >= NARROWEST and last - before.begin + 1 + first > width
+    def _is_full(self, index: int) -> bool:
+        """Whether the line before had no room for the first word of this one, or ends within a word."""
+        before, (begin, end) = self._lines[index - 1], self._lines[index].spans[0]
+        first = self._text[begin : min(end, begin + self._width)].split(maxsplit=1)[0]
+        return self._is_divided(index) or before.spans[0][1] - before.begin + 1 + len(first) > self._width
+
+    def _continues(self, index: int) -> bool:
+        """Whether a line begins in lower case, where the line before does not end a sentence."""
+        return self._line_text(index)[0].islower() and self._line_text(index - 1)[-1] not in ENDS
+
+    def _is_divided(self, index: int) -> bool:
+        """Whether the word at the end of the line before goes on in this line."""
+        before, line = self._line_text(index - 1)[-2:], self._line_text(index)[:8]
+        hyphenated = len(before) > 1 and before[0].isalpha() and before[1] in HYPHENS
+        return hyphenated and line[0].islower() and HANGING.match(line) is None
 
 
 @dataclass(frozen=True)
@@ -191,11 +282,56 @@ def pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Pi
         yield Piece(at, text[at:])
 
 
+WORDS = re.compile(
+    r"(?!www\.|WEBVTT)[^\W\d_](?!\))"
+    r"(?:(?:[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\t|`~@:.!?…。！？\u200d\u20e3\u2190-\u2bff\ufe0e\ufe0f\U0001f000-\U0001faff]"
+    r"|[.!?…。！？](?=['\"”’»)\]]*\s*[^\W\d_])|\.(?=\d))*[^\W\d_])?[.,!?…'\"”’»)\]]*"
+)
+"""A line in which all is translated: it begins and ends with words, and sentences in it too. Most lines are like this,
+and to divide them costs more."""
+
+
+def worded(text: str, language: str) -> Span:
+    """What is translated of a text that is not divided: all from its first sentence to its last one. What lies before
+    and after is copied, such as a bullet, a number or an emoji; all of a text without a sentence, for which the span is
+    empty."""
+    found = runs(text, language)
+    return (found[0].begin, found[-1].end) if found else (0, 0)
+
+
+def runs(text: str, language: str) -> list[Piece]:
+    """The parts of a text that are translated if it is not divided into sentences: sentences on one line with blanks
+    alone between them are one part. What else lies between sentences is copied, such as a tab or an emoji.
+
+    A text of more than MAX_BLOCK characters, which models have no room for, has one part: all from its first sentence.
+    """
+    begin, end = stripped(text, 0, len(text))
+    if WORDS.fullmatch(text, begin, end):
+        return [Piece(begin, text[begin:end], text[begin:end])]
+    found: list[Piece] = []
+    if end - begin > MAX_BLOCK:
+        first = next((piece for piece in pieces(text, language, lambda _: True) if piece.text is not None), None)
+        if first is not None:
+            found.append(Piece(first.begin, text[first.begin : end], text[first.begin : end]))
+        return found
+    for piece in pieces(text, language, lambda _: True):
+        if piece.text is None:
+            continue
+        before = found[-1] if found else None
+        if before and not before.breaks and not piece.breaks and not text[before.end : piece.begin].strip(" \xa0"):
+            both = text[before.begin : piece.end]
+            found[-1] = Piece(before.begin, both, both)
+        else:
+            found.append(piece)
+    return found
+
+
 def _sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
     for block in blocks(text):
-        joined = " ".join(text[begin:end] for begin, end in block)
+        joined = "".join(text[part.begin : part.end] + part.glue for part in block).rstrip(" ")
         within = _Within(block)
-        for span in sentences(joined, language):
+        for sentence in sentences(joined, language):
+            span = without_symbols(joined, *sentence)
             if not has_letter(joined, span):
                 continue
             parts = within.parts(span)
@@ -203,42 +339,46 @@ def _sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterato
             if fits(whole.text or ""):
                 yield whole
                 continue
-            for begin, end in parts:
-                for first, last in clauses(text[begin:end], fits):
-                    if not has_letter(text, (begin + first, begin + last)):
-                        continue
-                    yield Piece(begin + first, text[begin + first : begin + last], text[begin + first : begin + last])
+            for part in parts:
+                for first, last in clauses(text[part.begin : part.end], fits):
+                    clause = text[part.begin + first : part.begin + last]
+                    if has_letter(clause, (0, len(clause))):
+                        yield Piece(part.begin + first, clause, clause)
 
 
 class _Within:
     """Where the spans of a joined block lie in the text. Each line is looked at once for all spans, and once more for
     each span that ends in it."""
 
-    def __init__(self, block: Sequence[Span]) -> None:
+    def __init__(self, block: Block) -> None:
         self._block = block
         self._line, self._at = 0, 0
         """The line in which the last span ended, and its offset in the joined block."""
 
-    def parts(self, span: Span) -> list[Span]:
+    def parts(self, span: Span) -> list[LinePart]:
         """The parts of the text that a span covers, which begins after the span of the call before."""
         found = []
         while self._line < len(self._block):
-            begin, end = self._block[self._line]
-            first, last = max(span[0], self._at), min(span[1], self._at + end - begin)
+            part = self._block[self._line]
+            size = part.end - part.begin
+            first, last = max(span[0], self._at), min(span[1], self._at + size)
             if first < last:
-                found.append((begin + first - self._at, begin + last - self._at))
-            if self._at + end - begin >= span[1]:
+                begin = part.begin - self._at
+                found.append(LinePart(begin + first, begin + last, part.glue))
+            if self._at + size >= span[1]:
                 break
-            self._at += end - begin + 1
+            self._at += size + len(part.glue)
             self._line += 1
         return found
 
 
-def _piece(text: str, parts: Sequence[Span]) -> Piece:
+def _piece(text: str, parts: Sequence[LinePart]) -> Piece:
     breaks, size = [], 0
-    for (begin, end), (following, _) in pairwise(parts):
-        size += end - begin
-        breaks.append((size, text[end:following]))
-        size += 1
-    joined = " ".join(text[begin:end] for begin, end in parts)
-    return Piece(parts[0][0], text[parts[0][0] : parts[-1][1]], joined, tuple(breaks))
+    for part, following in pairwise(parts):
+        size += part.end - part.begin
+        hyphen = 0 if part.glue else 1
+        breaks.append((size, text[part.end + hyphen : following.begin]))
+        size += len(part.glue)
+    joined = "".join(text[part.begin : part.end] + part.glue for part in parts[:-1])
+    last = parts[-1]
+    return Piece(parts[0].begin, text[parts[0].begin : last.end], joined + text[last.begin : last.end], tuple(breaks))
