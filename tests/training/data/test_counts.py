@@ -116,7 +116,9 @@ def test_training_and_pruning_say_what_is_left_out(
     assert said + "30 tokens (data.max_length)" in lines
     assert "dev text: 1 of 10 pairs are scored (2 with an empty side are left out)" in lines
     assert any(line.startswith("warning: 1 lines have more than two columns") for line in lines)
-    settings = PruneSettings(close_steps=10, recover_steps=0, max_length=30, run=RunSection(device="cpu", eval_sentences=1))
+    settings = PruneSettings(
+        close_steps=10, recover_steps=0, max_length=30, run=RunSection(device="cpu", eval_sentences=1)
+    )
     prune(tmp_path / "tiny", [total(12)], [tsv], tsv, tmp_path / "pruned", settings, nested_steps=1)
     lines = capsys.readouterr().err.splitlines()
     assert lines.count(said + "30 tokens (--max-length)") == 2  # and nested fine-tuning
