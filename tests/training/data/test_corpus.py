@@ -79,7 +79,7 @@ def test_clear_errors(tmp_path: Path) -> None:
     cases = {
         f"{tmp_path}/t.en {tmp_path}/short.de": "differ in length: one ends before line 2",
         f"{tmp_path}/none.en {tmp_path}/t.de": "no such file",
-        f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8 .* iconv -f LATIN1",
+        f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8 .*`iconv -f ISO-8859-1",
         f"{tmp_path}/wide.en {tmp_path}/t.de": "iconv -f UTF-16 -t UTF-8",
         f"{tmp_path}/packed.en {tmp_path}/t.de": r"packed by gzip: give it a name that ends in \.gz",
         f"{tmp_path}/packed.en.xz {tmp_path}/t.de": "packed by xz: unpack it first",

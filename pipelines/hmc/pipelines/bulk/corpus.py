@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.rows import (
     TEXTS,
+    conversion,
     has_lone_surrogate,
     json_row,
     needs,
@@ -199,7 +200,7 @@ def _text_line(raw: bytes, number: int, place: str) -> CorpusLine:
     try:
         return CorpusLine(decode_line(raw, number, 0, place))
     except InvalidRequestError:
-        return CorpusLine(None, "not UTF-8; convert it, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+        return CorpusLine(None, f"not UTF-8; {conversion(raw)}")
 
 
 def _json_line(raw: bytes, number: int, place: str, field: str | None) -> CorpusLine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Integral, Real
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.rows import MARKS
+from hmc.artifact.storage.rows import MARKS, conversion
 
 MAX_INT32 = 2**31 - 1
 """Upper bound of whole numbers that have no smaller one: the protocol sends them as int32."""
@@ -74,7 +74,7 @@ def other_form(begin: bytes) -> str | None:
 
 def what_to_do(begin: bytes) -> str:
     """What to do with a file that is not UTF-8 and begins so."""
-    return other_form(begin) or "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
+    return other_form(begin) or conversion(begin)
 
 
 def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
@@ -84,13 +84,14 @@ def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
     the offset of the first byte that is not UTF-8.
     """
     body = line.removeprefix(BOM) if number == 1 else line
+    if number == 1 and (advice := other_form(body)):
+        raise InvalidRequestError(f"{name} is not UTF-8: {advice}")
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         at = offset + len(line) - len(body) + error.start
         raise InvalidRequestError(
-            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; "
-            f"{what_to_do(body if number == 1 else b'')}"
+            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; {conversion(body)}"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
 
