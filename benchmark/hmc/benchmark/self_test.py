@@ -43,6 +43,9 @@ REQUESTS, ROUNDS = 128, 6
 DRIFT, JITTER, STALLS = 0.01, 0.05, 0.005
 """The noise of the fake machine: standard deviations, in logarithms, of a round and of a request; and the share of
 requests that take three times as long."""
+BUSY, PLANTED = 0.15, 0.20
+"""Of a shared machine: the standard deviation, in logarithms, of a round and of a report, so that rounds differ by 10
+to 50 %; and how much slower one level is made."""
 PERCENTILES = (50, 95, 99)
 
 
@@ -144,6 +147,7 @@ def self_test(clock: Clock | None = None, progress: Callable[[str], None] = lamb
         "saturation": saturated,
         "equal systems": lambda: flagged(0.0),
         "slower systems": lambda: flagged(SLOWDOWN),
+        "a shared machine": on_a_shared_machine,
         "sacreBLEU's command": scored,
     }
     found = list[Check]()
@@ -235,6 +239,28 @@ def flagged(slowdown: float) -> list[Check]:
     return [Check(f"a slowdown of {slowdown:.0%} found", expected, f"{worse}", worse >= LEAST_FOUND)]
 
 
+def on_a_shared_machine() -> list[Check]:
+    """What `compare` says of two levels on a machine whose rounds differ by 10 to 50 %, and whose speed drifts between
+    two reports: of equal ones, and where the second one was made slower."""
+    wrong = better = 0
+    for number in range(PAIRS):
+        before, same, slower = (
+            _two_levels(3 * number + which, slowdown, busy=True) for which, slowdown in enumerate((0.0, 0.0, PLANTED))
+        )
+        wrong += any(x.verdict in ("worse", "better") for x in compare(before, same).times)
+        better += any(x.verdict == "better" for x in compare(before, slower).times)
+    found = 0
+    for number in range(PAIRS):
+        before, slower = (_two_levels(900 + 2 * number + which, which * PLANTED, busy=False) for which in (0, 1))
+        found += [x.verdict for x in compare(before, slower).times] == ["same", "worse"]
+    return [
+        Check("equal levels judged on a shared machine", f"0 of {PAIRS}", str(wrong), wrong == 0),
+        Check("a slower level called better there", f"0 of {PAIRS}", str(better), better == 0),
+        Check(f"{PLANTED:.0%} found in one of two levels", f"at least {LEAST_FOUND} of {PAIRS}", str(found),
+              found >= LEAST_FOUND),
+    ]  # fmt: skip
+
+
 def scored() -> list[Check]:
     """BLEU and p-value of two systems beside those that sacreBLEU's command prints for the same files."""
     draw, words = random.Random(5), [f"word{n}" for n in range(60)]
@@ -294,14 +320,27 @@ def _noisy(seed: int, factor: float) -> Report:
     return _report(_timed({"fake": FakeEngine(rounds.ravel().tolist(), clock)}, REQUESTS, ROUNDS, clock))
 
 
+def _two_levels(seed: int, slowdown: float, *, busy: bool) -> Report:
+    """A report of two levels that share the rounds of a machine. slowdown: of the second. busy: whether the machine's
+    rounds and reports differ much."""
+    clock, rng = FakeClock(), np.random.default_rng(seed)
+    usual: npt.NDArray[np.float64] = np.random.default_rng(0).lognormal(-4.0, 0.5, REQUESTS)
+    machine = np.exp(rng.normal(0, BUSY if busy else DRIFT, (ROUNDS, 1)) + (rng.normal(0, BUSY) if busy else 0.0))
+    engines = {}
+    for name, factor in (("full", 1.0), ("half", 0.5 * (1 + slowdown))):
+        times = factor * usual * machine * np.exp(rng.normal(0, JITTER, (ROUNDS, REQUESTS)))
+        engines[name] = FakeEngine(times.ravel().tolist(), clock)
+    return _report(_timed(engines, REQUESTS, ROUNDS, clock))
+
+
 def _report(latency: list[LatencyResult]) -> Report:
     size = RequestSize(1, 1)
     conditions = Conditions(
         test_set="fake", sentences=REQUESTS, timed_sentences=REQUESTS, timed_at_batch=(REQUESTS,), rounds=ROUNDS,
-        batches=(1,), beams=(1,), headline=size, threads=1, quality_reference=None, latency_reference="fake",
+        batches=(1,), beams=(1,), headline=size, threads=1, quality_reference=None, latency_reference=latency[0].level,
         memory=False,
     )  # fmt: skip
-    level = LevelReport("fake", 0, "fp32", 0, 0, "cpu", (), tuple(latency))
+    levels = tuple(LevelReport(each.level, 0, "fp32", 0, 0, "cpu", (), (each,)) for each in latency)
     machine = replace(this_machine(["cpu"]), load_average=0.0)
     sentences = tuple(Sentence("x", None, 1) for _ in range(REQUESTS))
-    return Report("", BundleInfo("", "", "", ""), conditions, machine, (level,), sentences=sentences)
+    return Report("", BundleInfo("", "", "", ""), conditions, machine, levels, sentences=sentences)

@@ -126,6 +126,6 @@ def command(
         typer.echo(json.dumps(found.to_json() | {"corpus": found.corpus()}, indent=1))
         return
     typer.echo(f"{out}: {found.train:,} sentence pairs" + (f", and {found.dev:,} held out as dev text" if dev else ""))
-    for reason, number in found.dropped.items():
-        typer.echo(f"  {number:,} of {found.lines:,} lines dropped: {reason}")
+    for line in found.losses():
+        typer.echo(f"  {line}")
     typer.echo(f'Train with it: data.train = ["{found.corpus()}"], or hmc prune --data "{found.corpus()}"')

@@ -39,8 +39,8 @@ def prune_by_latency(
     from hmc.benchmark.budget.latency_table import Serving
     from hmc.cli.common.consoles import open_console
     from hmc.cli.common.progress import translating
-    from hmc.pipelines.pruning.latency import Targets, prune_to_latency
-    from hmc.training.pruning.request import check_text
+    from hmc.pipelines.pruning.latency import SENTENCES, Targets, prune_to_latency
+    from hmc.serving.requests.options import MAX_BEAM
 
     precision, batch, beam, threads = serving
     if precision not in PRECISIONS:
@@ -48,11 +48,13 @@ def prune_by_latency(
     for name, value, least in (("batch", batch, 1), ("beam", beam, 1), ("threads", threads, 0)):
         if value < least:
             raise InvalidRequestError(f"--serve-{name} {value}: choose {least} or more")
+    for name, value, most in (("batch", batch, SENTENCES), ("beam", beam, MAX_BEAM)):
+        if value > most:
+            raise InvalidRequestError(f"--serve-{name} {value}: choose {most} or less")
     wanted = Targets(
         quantities(targets[0], "--target-speedup", "x"), quantities(targets[1], "--target-latency-ms", "ms")
     )
     corpora, dev, source = text
-    check_text(checkpoint, [*corpora, *([dev] if dev else [])])
     console = open_console(stderr=True)
     reached = prune_to_latency(
         checkpoint,

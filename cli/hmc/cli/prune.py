@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.cli.common.options import DRY_RUN, opt
+from hmc.cli.common.options import DRY_RUN, changed_options, opt
 
 if TYPE_CHECKING:
     from hmc.artifact.model.heads import Kind
@@ -120,6 +120,14 @@ class TrainingOptions:
         int, opt(TRAINING, "First updates of the run, over which the learning rate rises linearly.")
     ] = 1
     batch_tokens: Annotated[int, opt(TRAINING, "Source and target tokens of a batch, padding included.")] = 4096
+    max_length: Annotated[
+        int,
+        opt(
+            TRAINING,
+            "Longest sentence that is trained on, in tokens; longer pairs are left out, and counted.",
+            metavar="TOKENS",
+        ),
+    ] = 128
     accumulate: Annotated[int, opt(TRAINING, "Batches in one update; their gradients are summed.")] = 1
     dropout: Annotated[float, opt(TRAINING, "Share of activations dropped while training.")] = 0.1
     bpe_dropout: Annotated[
@@ -307,13 +315,14 @@ def command(
     from hmc.artifact.checkpoint.checkpoint import read_layout
     from hmc.artifact.model.budgets import parse_budgets, parse_kinds
     from hmc.artifact.model.ffn import parse_neuron_budgets
-    from hmc.cli.common.consoles import show_checkpoints, show_plan
+    from hmc.cli.common.consoles import note, show_checkpoints, show_plan
     from hmc.cli.common.outputs import check_run_folder
     from hmc.training.pruning.request import check_request
     from hmc.training.pruning.run import plan_pruning, prune
     from hmc.training.runs.processes import is_first_process
 
     check_run_folder(out)
+    _check_options(budget, latency, schedule, nested)
     if not source and not (data and dev):
         raise InvalidRequestError("give --data and --dev (parallel text), or --source (plain source text)")
     if dry_run and (source or latency.target_speedup or latency.target_latency_ms):
@@ -329,13 +338,6 @@ def command(
 
         checkpoint = as_checkpoint(checkpoint, out / FOLDER / IMPORTED)
     by_latency = bool(latency.target_speedup or latency.target_latency_ms)
-    if by_latency and (budget.target_heads or budget.target_ffn or schedule.nested_steps):
-        raise InvalidRequestError(
-            "a latency decides on heads, neurons and layers together: give it without --target-heads, --target-ffn and "
-            "--nested-steps"
-        )
-    if latency.latency_table and not by_latency:
-        raise InvalidRequestError("--latency-table belongs to --target-speedup or --target-latency-ms")
     targets = parse_budgets(budget.target_heads, kinds, partial(read_layout, checkpoint))
     neurons = parse_neuron_budgets(budget.target_ffn)
     if schedule.nested_steps and neurons:
@@ -363,17 +365,47 @@ def command(
         from hmc.cli.common.consoles import open_console
         from hmc.cli.common.progress import translating
         from hmc.pipelines.pruning.text import translate_for_pruning
-        from hmc.training.pruning.request import check_text
+        from hmc.training.pruning.request import check_inputs
 
-        check_text(checkpoint, [*corpora, *([dev] if dev else [])])
-        with translating(open_console(stderr=True)) as (report, step):
+        check_inputs(checkpoint, settings, [*corpora, *([dev] if dev else [])])
+        console = open_console(stderr=True)
+        with translating(console) as (report, step):
             text = translate_for_pruning(
                 checkpoint, source, out, targets, neurons, settings, hold_out=not dev, report=report, step=step
             )
+        for line in text.losses():
+            note(console, line)
         corpora, dev_corpus = [*corpora, text.corpus()], dev or text.dev_corpus()
     written = prune(checkpoint, targets, corpora, dev_corpus, out, settings, neurons, schedule.nested_steps)
     if is_first_process():
         show_checkpoints(written, as_json)
+
+
+def _check_options(
+    budget: BudgetOptions, latency: LatencyOptions, schedule: ScheduleOptions, nested: NestedOptions
+) -> None:
+    """Raises InvalidRequestError for options that the others leave without effect."""
+    if latency.target_speedup or latency.target_latency_ms:
+        others = [*changed_options(budget), *(["--nested-steps"] if schedule.nested_steps else [])]
+        if others:
+            raise InvalidRequestError(
+                f"a latency decides on heads, neurons and layers together: leave {', '.join(others)} out, or "
+                "--target-speedup and --target-latency-ms"
+            )
+    elif unused := changed_options(latency):
+        raise InvalidRequestError(
+            f"{unused[0]} belongs to --target-speedup or --target-latency-ms: give one, or leave it out"
+        )
+    if not schedule.nested_steps:
+        if unused := changed_options(nested):
+            raise InvalidRequestError(
+                f"{unused[0]} belongs to --nested-steps: give a number of updates, or leave it out"
+            )
+    elif nested.nested_heads != "checkpoints":
+        closing = [name for name in changed_options(schedule) if name in ("--close-steps", "--recover-steps")]
+        closing += ["--settle-gates"] if budget.settle_gates else []
+        if closing:
+            raise InvalidRequestError(f"--nested-heads {nested.nested_heads} closes no gates: leave {closing[0]} out")
 
 
 def _settings(

@@ -130,6 +130,8 @@ def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, 
         text = translate_for_pruning(
             checkpoint, settings.sources, folder, targets, (), options, report=report, step=step
         )
+        for line in text.losses():
+            step(line)
         step("pruning")
         written = prune(checkpoint, targets, [text.corpus()], text.dev_corpus(), folder, options)
         names = [path.relative_to(folder).as_posix() for path in written]

@@ -12,6 +12,7 @@ from hmc.artifact import HmcError, InvalidRequestError
 from hmc.artifact.errors import LevelNotFoundError
 from hmc.benchmark.load.results import LatencyObjective
 from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
+from hmc.serving.client import Client
 
 
 def test_calls_are_answered_by_the_level_asked_for(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -37,6 +38,26 @@ def test_calls_are_answered_by_the_level_asked_for(tiny_bundle: Path, tmp_path: 
 def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
     with pytest.raises(HmcError, match=r"did not start: .*bundle\.json is missing"), own_server(tmp_path, ["full"]):
         pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"threads": -1}, "did not start: .*threads"), ({"no_such": 1}, "did not start: .*no_such")],
+)
+def test_settings_that_the_server_refuses(tiny_bundle: Path, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(HmcError, match=message) as told, own_server(tiny_bundle, ["h5"], **settings):
+        pass
+    assert "pydantic" not in str(told.value)
+
+
+def test_a_server_that_logs_much_goes_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC's own log of a call is longer than a pipe that nobody reads."""
+    monkeypatch.setenv("GRPC_VERBOSITY", "debug")
+    monkeypatch.setenv("GRPC_TRACE", "http")
+    with own_server(tiny_bundle, ["h5"], device="cpu", threads=1) as address, Client(address) as client:
+        client.wait_ready()
+        for _ in range(20):
+            assert client.translate(list(FEW)[:1], timeout=60)[0].text
 
 
 @pytest.mark.parametrize(

@@ -11,35 +11,90 @@ from tests.benchmark import fakes
 
 from hmc.artifact import InvalidRequestError
 from hmc.benchmark import Report
+from hmc.benchmark.measure.validity import Steadiness, steadiness
 from hmc.benchmark.report.changes import compare
 
 
-def timed(factor: float, seed: int, *, noise: float = 0.01, rounds: int = 4) -> Report:
-    """The whole report with other times for all levels. factor: times as slow."""
+def timed(
+    factor: float, seed: int, *, noise: float = 0.01, rounds: int = 4, only: int | None = None, machine: float = 0.0
+) -> Report:
+    """The whole report with other times. factor: times as slow. only: the one level that is; None: all. machine: the
+    noise of rounds that all levels share."""
     rng, plain = np.random.default_rng(seed), fakes.whole_report()
     usual = np.linspace(10.0, 30.0, 7)
     levels = []
-    for level in plain.levels:
-        table = factor * usual * np.exp(rng.normal(0, noise, (rounds, 7)))
-        at = replace(level.latency[0], samples_ms=tuple(map(tuple, table.tolist())), p50_ms=float(np.median(table)))
+    shared = np.exp(np.random.default_rng(seed).normal(0, machine, (rounds, 1)))
+    for number, level in enumerate(plain.levels):
+        slower = factor if only in (None, number) else 1.0
+        table = slower * usual * shared * np.exp(rng.normal(0, noise, (rounds, 7)))
+        samples = tuple(map(tuple, table.tolist()))
+        at = replace(
+            level.latency[0], samples_ms=samples, p50_ms=float(np.median(table)), steadiness=steadiness(samples)
+        )
         levels.append(replace(level, latency=(at,)))
     conditions = replace(plain.conditions, rounds=rounds)
-    return replace(plain, levels=tuple(levels), peers=(), conditions=conditions)
+    machine_then = replace(plain.machine, load_average=0.0)
+    return replace(plain, levels=tuple(levels), peers=(), conditions=conditions, machine=machine_then)
 
 
-def test_a_slower_level_is_worse_and_a_faster_one_better() -> None:
+@pytest.mark.parametrize("only", [0, 1, 2])
+def test_a_slower_level_is_worse_and_a_faster_one_better(only: int) -> None:
+    found = compare(timed(1.0, 1), timed(1.2, 2, only=only))
+    assert [x.verdict for x in found.times] == ["worse" if number == only else "same" for number in range(3)]
+    assert found.times[only].change == pytest.approx(0.2, abs=0.03)
+    assert found.times[only].interval.low < 0.2 < found.times[only].interval.high
+    name = found.times[only].system
+    assert found.worse[0].startswith(f"{name} at batch 1, beam 4 takes +")
+    assert compare(timed(1.2, 2, only=only), timed(1.0, 1)).times[only].verdict == "better"
+
+
+def test_what_all_levels_share_is_the_machine() -> None:
     found = compare(timed(1.0, 1), timed(1.2, 2))
-    assert [x.verdict for x in found.times] == ["worse"] * 3
-    assert found.times[0].change == pytest.approx(0.2, abs=0.03)
-    assert found.times[0].interval.low < 0.2 < found.times[0].interval.high
-    assert found.worse[0].startswith("full at batch 1, beam 4 takes +2")
-    assert [x.verdict for x in compare(timed(1.2, 2), timed(1.0, 1)).times] == ["better"] * 3
+    assert [x.verdict for x in found.times] == ["not known"] * 3
+    assert found.worse == []
+    assert found.warnings[0].startswith("At batch 1, beam 4 all levels take +2")
+    assert "beside full" in found.warnings[0]
+    assert (found.times[0].beside, found.times[0].beside_change) == ("", None)
+    assert found.times[1].beside == "full"
+    assert found.times[1].beside_change == pytest.approx(0.0, abs=0.03)
+    assert [x.verdict for x in compare(timed(1.2, 2), timed(1.0, 1)).times] == ["not known"] * 3
+    single = [replace(report, levels=report.levels[:1]) for report in (timed(1.0, 1), timed(1.2, 2))]
+    assert [x.verdict for x in compare(*single).times] == ["worse"]  # nothing else says what the machine did
+
+
+def test_a_level_that_changed_more_than_the_machine() -> None:
+    slow = timed(1.15, 2)
+    slower = timed(1.15 * 1.3, 3)
+    mixed = replace(slow, levels=(*slow.levels[:2], slower.levels[2]))
+    assert [x.verdict for x in compare(timed(1.0, 1), mixed).times] == ["not known", "not known", "worse"]
+
+
+def test_what_was_not_steady_or_busy_is_not_known() -> None:
+    after = timed(1.3, 2, only=1)
+    unsteady = replace(after.levels[1].latency[0], steadiness=Steadiness(0.2, 0.4, 0, None))
+    levels = (after.levels[0], replace(after.levels[1], latency=(unsteady,)), after.levels[2])
+    found = compare(timed(1.0, 1), replace(after, levels=levels))
+    assert [x.verdict for x in found.times] == ["same", "not known", "same"]
+    assert found.unclear[0].startswith(f"{found.times[1].system} at batch 1, beam 4 (+")
+    busy = replace(after, machine=replace(after.machine, load_average=float(after.machine.logical_cores)))
+    assert [x.verdict for x in compare(timed(1.0, 1), busy).times] == ["same", "not known", "same"]
+    assert compare(busy, timed(1.0, 1)).times[1].verdict == "not known"
+
+
+def test_rounds_of_a_shared_machine_give_no_verdict() -> None:
+    verdicts = {
+        x.verdict
+        for seed in range(30)
+        for x in compare(timed(1.0, 2 * seed, machine=0.2), timed(1.0, 2 * seed + 1, machine=0.2)).times
+    }
+    assert verdicts <= {"same", "not known"}
 
 
 def test_noise_is_no_change_whatever_its_interval() -> None:
-    assert compare(timed(1.0, 1), timed(1.04, 2)).worse == []
-    assert compare(timed(1.0, 1), timed(1.04, 2), noise=0.02).worse != []
-    assert compare(timed(1.0, 1, noise=0.3), timed(1.1, 2, noise=0.3)).worse == []  # beyond it, and still by chance
+    assert compare(timed(1.0, 1), timed(1.04, 2, only=1)).worse == []
+    assert compare(timed(1.0, 1), timed(1.04, 2, only=1), noise=0.02).worse != []
+    wide = compare(timed(1.0, 1, noise=0.3), timed(1.1, 2, noise=0.3, only=1))
+    assert wide.worse == []  # beyond it, and still by chance
 
 
 def test_what_an_interval_does_not_exclude_is_told() -> None:

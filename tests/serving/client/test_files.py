@@ -105,6 +105,40 @@ def test_a_killed_run_loses_few_lines(server: ScriptedServer, client: Client, so
     assert out.read_text(encoding="utf-8") == translated(LINES)
 
 
+KILLED_AT_THE_END = """
+import os, pathlib, signal, sys
+from hmc.serving.client import Client, translate_file
+
+pathlib.Path.unlink = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+with Client(sys.argv[1]) as client:
+    translate_file(client, sys.argv[2], sys.argv[3])
+"""
+
+
+def test_a_run_that_was_killed_with_its_output_in_place_is_done(
+    server: ScriptedServer, client: Client, script: Script, source: Path, tmp_path: Path
+) -> None:
+    """The output has its name, and the state of the run is not removed yet."""
+    out, left = tmp_path / "out.txt", tmp_path / "out.txt.part.json"
+    words = [sys.executable, "-c", KILLED_AT_THE_END, server.address, str(source), str(out)]
+    ran = subprocess.run(words, env=environment(), timeout=600, check=False, capture_output=True)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    state = left.read_bytes()
+    asked = len(script.seen)
+    size = source.stat().st_size
+    assert translate_file(client, source, out) == FileProgress(len(LINES), size, size, len(LINES))
+    assert out.read_text(encoding="utf-8") == translated(LINES)
+    assert script.seen[asked:] in ([], [[]])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+    left.write_bytes(state)
+    source.write_text("another\n", encoding="utf-8")  # as after a run that ended: the next one begins anew
+    assert translate_file(client, source, out).resumed_lines == 0
+    assert out.read_text(encoding="utf-8") == translated(["another"])
+    left.write_bytes(state)
+    with pytest.raises(InvalidRequestError, match="start anew"):  # another output: not that of the state
+        translate_file(client, source, out)
+
+
 @pytest.fixture
 def stopped(client: Client, script: Script, source: Path, tmp_path: Path) -> Path:
     """The output of a run that has stopped."""

@@ -119,6 +119,26 @@ def test_a_text_of_phrases_only_is_copied() -> None:
     assert kept(str.upper, f"{URL} 7", URL) == (f"{URL} 7", [])
 
 
+@pytest.mark.parametrize(
+    ("text", "prefix", "wanted"),
+    [
+        ("HMC", "Hallo", "Hallo HMC"),
+        ("HMC", "Hallo ", "Hallo HMC"),
+        ("HMC, HMC!", "Hallo HMC", "Hallo HMC, HMC!"),
+        ("HMC", "Hallo HMC", "Hallo HMC"),
+        ("HMC", "你好", "你好HMC"),
+        ("(HMC)", "Hallo", "Hallo (HMC)"),
+        ("HMC", "", "HMC"),
+    ],
+)
+def test_a_target_prefix_begins_a_text_of_phrases_only(text: str, prefix: str, wanted: str) -> None:
+    async def submit(part: str, options: DecodeOptions, target: Target) -> Translation:
+        raise AssertionError(part)
+
+    done = asyncio.run(Keeper(("HMC",)).translate(submit, text, DecodeOptions(), Target(prefix)))
+    assert done.text == wanted
+
+
 @pytest.mark.parametrize(("phrases", "message"), [(("a", " "), r"keep\[1\] is blank"), (("a",) * 4097, "at most 4096")])
 def test_refused_phrases(phrases: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):

@@ -17,6 +17,7 @@ from hmc.training import Vocabulary, make_batch
 from hmc.training.analysis.common.subject import read_text
 from hmc.training.data.batches import BatchStream, plan_epoch
 from hmc.training.data.corpus import Splitting, TokenCorpus
+from hmc.training.data.counts import PairCounts
 from hmc.training.data.parallel_text import DevText, read_dev, read_pairs
 
 PAIRS = [(s, s.upper()) for s in SENTENCES]
@@ -78,7 +79,7 @@ def test_clear_errors(tmp_path: Path) -> None:
     cases = {
         f"{tmp_path}/t.en {tmp_path}/short.de": "differ in length: one ends before line 2",
         f"{tmp_path}/none.en {tmp_path}/t.de": "no such file",
-        f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8 .* iconv -f LATIN1",
+        f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8 .*`iconv -f ISO-8859-1",
         f"{tmp_path}/wide.en {tmp_path}/t.de": "iconv -f UTF-16 -t UTF-8",
         f"{tmp_path}/packed.en {tmp_path}/t.de": r"packed by gzip: give it a name that ends in \.gz",
         f"{tmp_path}/packed.en.xz {tmp_path}/t.de": "packed by xz: unpack it first",
@@ -229,7 +230,7 @@ def test_a_batch_knows_its_padding() -> None:
 def test_tokens_of_other_languages_are_other_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hub corpus has a column for each language: the cache must not confuse them."""
 
-    def rows(_: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    def rows(_: str, languages: tuple[str, str], _counts: PairCounts) -> Iterator[tuple[str, str]]:
         yield from ((s, s.upper() if languages[1] == "de" else s[::-1]) for s in SENTENCES)
 
     monkeypatch.setattr("hmc.training.data.corpus.read_pairs", rows)

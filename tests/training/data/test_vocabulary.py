@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -47,7 +48,7 @@ def test_a_model_without_padding_says_how_to_train_one() -> None:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES), model_writer=output, vocab_size=120, model_type="bpe", minloglevel=2
     )
-    with pytest.raises(InvalidRequestError, match="the tokenizer has no pad_id: train it with --pad_id set"):
+    with pytest.raises(InvalidRequestError, match="has no pad_id: train it with SentencePiece's --pad_id set"):
         Vocabulary(output.getvalue())
 
 
@@ -67,8 +68,15 @@ def test_empty_text_is_reported_as_such(sentences: list[str]) -> None:
 
 
 def test_a_size_that_the_text_cannot_fill() -> None:
-    with pytest.raises(InvalidRequestError, match="vocab_size = 90000 does not fit this text"):
+    with pytest.raises(InvalidRequestError) as told:
         train_sentencepiece(SENTENCES, 90_000)
+    found = re.search(r"= 90000 is too large for this text, which gives \d+ pieces: set it to (\d+)", str(told.value))
+    assert found
+    assert len(Vocabulary.train(SENTENCES, int(found[1]))) == int(found[1])
+    many = ["".join(map(chr, range(0x4E00, 0x4F00)))] * 3
+    with pytest.raises(InvalidRequestError, match=r"= 64 is too small .* alone take 260 pieces: set it to 260 or more"):
+        train_sentencepiece(many, 64)
+    assert len(Vocabulary.train(many, 260)) == 260
 
 
 def test_lines_that_are_too_long() -> None:

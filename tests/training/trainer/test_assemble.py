@@ -1,15 +1,20 @@
 """The parts of a recipe: its tokenizer, and the checkpoint that it starts from."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
+from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact import InvalidArtifactError, InvalidRequestError, load_checkpoint
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.tokenizer.files import TOKENIZER, read_tokenizer
 from hmc.training import Recipe, export_tensors
-from hmc.training.trainer.assemble import make_model, make_vocabulary
+from hmc.training.runs.recipe import TrainSection
+from hmc.training.trainer.assemble import check_parts, check_schedule, make_model, make_vocabulary, settled
 
 
 def recipe(model: Path) -> Recipe:
@@ -59,5 +64,92 @@ def test_layers_that_are_no_multiple_are_refused(tiny_checkpoint: Path) -> None:
 
 def test_other_widths_are_refused(tiny_checkpoint: Path) -> None:
     recipe, arch = deeper(tiny_checkpoint, encoder_layers=4, ffn_dim=8)
-    with pytest.raises(InvalidRequestError, match="has other widths or heads than the recipe"):
+    with pytest.raises(
+        InvalidRequestError, match=r"another model than that of the recipe: ffn_dim 48 there, 8 here\. Leave"
+    ):
         make_model(recipe, arch, arch.full_layout())
+
+
+def started(checkpoint: Path, **sections: dict[str, object]) -> Recipe:
+    data = {"train": ["a b"], "dev": "a b"} | sections.pop("data", {})
+    model = {"start_from": str(checkpoint)} | sections.pop("model", {})
+    return Recipe.model_validate({"data": data, "model": model, **sections})
+
+
+def test_languages_and_sizes_of_the_start_come_before_defaults(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    source = load_checkpoint(tiny_checkpoint)
+    config = source.config.model_copy(update={"source_language": "fr", "target_language": "en"})
+    save_checkpoint(replace(source, config=config), tmp_path / "french")
+    found = settled(started(tmp_path / "french", model={"encoder_layers": 4}))
+    assert (found.data.source_language, found.data.target_language) == ("fr", "en")
+    assert (found.model.d_model, found.model.encoder_layers) == (source.architecture.d_model, 4)
+    named = settled(started(tmp_path / "french", data={"target_language": "de"}))
+    assert (named.data.source_language, named.data.target_language) == ("fr", "de")
+    assert settled(found) == found
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"tokenizer": {"model": "/nonexisting"}}, "brings its own tokenizer: leave tokenizer.model /nonexisting out"),
+        (
+            {"tokenizer": {"vocab_size": 9000}},
+            "of model.start_from has 120 tokens.*leave tokenizer.vocab",
+        ),
+        ({"tokenizer": {"bpe_dropout_copies": 4}}, "bpe_dropout_copies belongs to tokenizer.bpe_dropout"),
+        ({"model": {"start_from": None}, "tokenizer": {"model": "TINY", "vocab_size": 9}}, "greater than or equal"),
+        (
+            {"model": {"start_from": None}, "tokenizer": {"model": "TINY", "vocab_size": 99}},
+            "of tokenizer.model has 120",
+        ),
+        ({"distill": {"temperature": 2.0}}, "no distribution is learned from a teacher"),
+        ({"distill": {"temperature": 2.0, "hidden": 1.0}}, "no distribution is learned from a teacher"),
+    ],
+)
+def test_one_thing_from_two_sources(
+    sections: dict[str, dict[str, object]], message: str, tiny_checkpoint: Path
+) -> None:
+    given = {n: {k: str(tiny_checkpoint) if v == "TINY" else v for k, v in s.items()} for n, s in sections.items()}
+    with pytest.raises((InvalidRequestError, ValidationError), match=message):
+        check_parts(settled(started(tiny_checkpoint, **given)), begins=True)
+
+
+def test_what_says_the_same_thing_twice_is_taken(tiny_checkpoint: Path) -> None:
+    twice = settled(started(tiny_checkpoint, tokenizer={"model": str(tiny_checkpoint), "vocab_size": 120}))
+    check_parts(twice, begins=True)
+
+
+def test_a_start_with_fewer_heads_says_how_to_keep_them(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    source = load_checkpoint(tiny_checkpoint)
+    layout = HeadLayout(encoder_self=((0,), (1, 2)), decoder_self=((0, 1),) * 2, cross=((3,),) * 2)
+    tiny_checkpoint_at(tmp_path / "few", layout=layout)
+    arch, full = source.architecture, source.architecture.full_layout()
+    with pytest.raises(InvalidRequestError) as told:
+        make_model(started(tmp_path / "few"), arch, full)
+    assert str(told.value).endswith(
+        f"other heads than the recipe: 9 open there, 24 here; set model.layout={tmp_path}/few"
+    )
+    make_model(started(tmp_path / "few"), arch, layout)
+    deep = arch.model_copy(update={"encoder_layers": 4})
+    with pytest.raises(InvalidRequestError, match="layers are only repeated where every head is open"):
+        make_model(started(tmp_path / "few"), deep, deep.full_layout())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"steps": 100}, ["steps 100 end before the warm-up does", "reaches 0.025 of train.learning_rate"]),
+        (
+            {"steps": 6000, "cooldown_steps": 5000},
+            ["cooldown_steps 5,000 of train.steps 6,000 begin before"],
+        ),
+        ({"steps": 100, "cooldown_steps": 5000}, ["end before the warm-up", "begin before the warm-up ends"]),
+        ({"steps": 5000, "headmask": "random:2,after=5000"}, ["masks nothing: after=5,000"]),
+        ({"steps": 5000, "warmup_steps": 500, "cooldown_steps": 4500, "headmask": "random:2,after=10"}, []),
+        ({}, []),
+    ],
+)
+def test_steps_that_contradict_each_other(given: dict[str, object], words: list[str]) -> None:
+    told = "; ".join(check_schedule(TrainSection.model_validate(given)))
+    assert [word for word in words if word not in told] == []
+    assert bool(told) == bool(words)

@@ -23,6 +23,8 @@ FIRST_CALLS = 5
 """Calls, one after the other, that warm up a server and say from which rate a search starts."""
 SETTLE_S = 0.5
 """Pause between two rates, in which the server forgets the last one."""
+STOP_S = 60.0
+"""How long an own server may take to stop before it is killed."""
 AUTO = "auto"
 """The level's name that leaves the choice to the server."""
 
@@ -146,29 +148,32 @@ async def _first_calls(send: Send) -> float:
 def own_server(bundle: Path, levels: Sequence[str], **settings: Any) -> Iterator[str]:
     """Serves levels of a bundle on a free port, from a process of its own, and yields the address.
 
-    settings: further fields of `ServerSettings`, as values for JSON. Raises HmcError with that process's message if it
-    does not come up.
+    settings: further fields of `ServerSettings`, as values for JSON. What the process says on standard error, such as a
+    log that was asked for, goes to that of this process. Raises HmcError with the process's message if it does not come
+    up.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "hmc.benchmark.load.server_load"]
     given = {"port": 0, "levels": list(levels), **settings}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
         try:
             process.stdin.write(json.dumps({"bundle": str(bundle), "settings": given}) + "\n")
             process.stdin.flush()
-            address = process.stdout.readline().strip()
-            if not address:
-                said = process.stderr.read().strip().splitlines()[-1:] or [f"exit status {process.wait()}"]
-                raise HmcError(f"the server of {bundle} did not start: {said[0]}")
-            yield address
+            line = process.stdout.readline()
+            answer = json.loads(line) if line else {"problem": f"its process ended with exit status {process.wait()}"}
+            if problem := answer.get("problem"):
+                raise HmcError(f"the server of {bundle} did not start: {problem}")
+            yield answer["address"]
         finally:
             process.stdin.close()  # its sign to stop
-            process.wait()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _serve() -> None:
@@ -176,15 +181,18 @@ def _serve() -> None:
     from hmc.serving.server.background import BackgroundServer
     from hmc.serving.server.settings import ServerSettings
 
+    def answer(**values: str) -> None:
+        sys.stdout.write(json.dumps(values) + "\n")
+        sys.stdout.flush()
+
     asked = json.loads(sys.stdin.readline())
-    settings = ServerSettings(**asked["settings"] | {"levels": tuple(asked["settings"]["levels"])})
     try:
+        settings = ServerSettings(**asked["settings"] | {"levels": tuple(asked["settings"]["levels"])})
         with BackgroundServer(asked["bundle"], settings) as server:
-            sys.stdout.write(f"{server.address}\n")
-            sys.stdout.flush()
+            answer(address=server.address)
             sys.stdin.read()
-    except HmcError as error:
-        sys.exit(" ".join(str(error).split()))  # on one line, which the other side shows
+    except (HmcError, TypeError) as error:  # TypeError: there is no such setting
+        answer(problem=" ".join(str(error).split()))  # on one line
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -15,14 +16,14 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import bleu, bleu_statistics, default_seed, difference, p_value
 from hmc.benchmark.measure.latency import LatencyResult, median_of
 from hmc.benchmark.measure.validity import FEWEST_ROUNDS, Interval, student
-from hmc.benchmark.report.results import LevelReport, PeerReport, Report, uncertain
+from hmc.benchmark.report.results import LevelReport, PeerReport, Report, is_busy, uncertain
 from hmc.benchmark.report.tables import milliseconds, table_of
 
 SIGNIFICANT = 0.05
 """The p-value below which a BLEU difference is not taken for chance."""
 NOISE, BLEU_NOISE = 0.05, 0.2
 """Changes up to these are called noise, whatever their interval: two runs of one program differ too."""
-Verdict = Literal["worse", "better", "same"]
+Verdict = Literal["worse", "better", "same", "not known"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class TimeChange:
     interval: Interval
     """95 %, of `change`, over the rounds of both."""
     verdict: Verdict
+    beside: str = ""
+    """The first system of both reports; empty for that system itself."""
+    beside_change: float | None = None
+    """As `change`, of the time over that of `beside` in the same round: the speed of the machine is not in it."""
+    beside_interval: Interval | None = None
+    """95 %, of `beside_change`."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,9 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
     """Compares report B, `after`, with report A, `before`.
 
     noise: share of the time up to which a change is noise; bleu_noise: the same in BLEU points. A time has changed if
-    its interval excludes 0 and the change is beyond the noise; BLEU if its p-value is below `SIGNIFICANT` too.
+    its interval excludes 0 and the change is beyond the noise; BLEU if its p-value is below `SIGNIFICANT` too. A change
+    of a time is not known where rounds were not steady or the machine was busy, and where all systems share it: that is
+    the machine.
 
     Raises InvalidRequestError if the two timed other sentences, if they have no system and setting in common, and for
     a single round, which has no interval.
@@ -96,27 +105,35 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
     _check_alike(before, after)
     olds = {system.name: system for system in before.systems}
     pairs = [(olds[new.name], new) for new in after.systems if new.name in olds]
-    times = [
-        _time_change(one, other, noise)
+    measured = [
+        (one, other)
         for old, new in pairs
         for one in old.latency
         for other in new.latency
         if (one.batch, one.beam) == (other.batch, other.beam)
     ]
+    busy = is_busy(before) or is_busy(after)
+    shared_by: list[str] = []
+    times: list[TimeChange] = []
+    for size in dict.fromkeys((new.batch, new.beam) for _, new in measured):
+        found = _changes_at([each for each in measured if (each[1].batch, each[1].beam) == size], noise)
+        if moved := _moved_together(found):
+            shared_by.append(moved)
+        times += [_judged(x, each, noise, shared=bool(moved), busy=busy) for x, each in found]
     if not times:
         raise InvalidRequestError("the two reports have no level at the same batch and beam in common")
     scores = [_bleu_change(old, new, after, bleu_noise) for old, new in pairs if _scored(before, old, after, new)]
     unclear = [
         f"{x.system} at batch {x.batch}, beam {x.beam} ({x.interval.high:+.1%})"
         for x in times
-        if x.verdict == "same" and x.interval.high > noise
+        if x.verdict in ("same", "not known") and x.interval.high > noise
     ]
     unclear += [
         f"{x.system} ({x.interval.low:+.2f} BLEU)"
         for x in scores
         if x.verdict == "same" and x.interval.low < -bleu_noise
     ]
-    warnings = _warnings(before, after) + [line for old, new in pairs for line in _other_settings(old, new)]
+    warnings = shared_by + _warnings(before, after) + [line for old, new in pairs for line in _other_settings(old, new)]
     compared = {(each.system, each.batch, each.beam) for each in times}
     gone = [
         f"{system.name} at batch {at.batch}, beam {at.beam}"
@@ -148,24 +165,78 @@ def _check_alike(before: Report, after: Report) -> None:
             )
 
 
-def _time_change(old: LatencyResult, new: LatencyResult, noise: float) -> TimeChange:
-    shared = min(len(old.samples_ms[0]), len(new.samples_ms[0]))  # requests are in the order of the test set
-    logs = [np.log(np.asarray(x.samples_ms)[:, :shared]).mean(axis=1) for x in (old, new)]
-    change = float(logs[1].mean() - logs[0].mean())
-    parts = [float(each.var(ddof=1)) / len(each) for each in logs]
-    freedom = _welch(parts, [len(each) - 1 for each in logs])
-    half = student(freedom) * math.sqrt(sum(parts))
-    interval = Interval(math.expm1(change - half), math.expm1(change + half))
-    return TimeChange(
-        system=new.level,
-        batch=new.batch,
-        beam=new.beam,
-        before_ms=median_of(np.asarray(old.samples_ms)[:, :shared].ravel().tolist()),
-        after_ms=median_of(np.asarray(new.samples_ms)[:, :shared].ravel().tolist()),
-        change=math.expm1(change),
-        interval=interval,
-        verdict=_verdict(math.expm1(change), interval, noise),
+Pair = tuple[LatencyResult, LatencyResult]
+"""One system at one setting, in A and in B."""
+Logs = npt.NDArray[np.float64]
+"""`[R]`: of each round, the mean logarithm of the time of a request."""
+
+
+def _changes_at(pairs: Sequence[Pair], noise: float) -> list[tuple[TimeChange, Pair]]:
+    """The changes of all systems at one setting, by themselves and beside the first of them, with plain verdicts."""
+    found: list[tuple[TimeChange, Pair]] = []
+    first = [_round_logs(pair) for pair in pairs[:1]]
+    for pair in pairs:
+        old, new = pair
+        own = _round_logs(pair)
+        change, interval = _difference(*own)
+        shared = min(len(old.samples_ms[0]), len(new.samples_ms[0]))
+        plain = TimeChange(
+            system=new.level,
+            batch=new.batch,
+            beam=new.beam,
+            before_ms=median_of(np.asarray(old.samples_ms)[:, :shared].ravel().tolist()),
+            after_ms=median_of(np.asarray(new.samples_ms)[:, :shared].ravel().tolist()),
+            change=change,
+            interval=interval,
+            verdict=_verdict(change, interval, noise),
+        )
+        same_rounds = all(len(mine) == len(its) for mine, its in zip(own, first[0], strict=True))
+        if found and same_rounds:
+            ratios = [mine - its for mine, its in zip(own, first[0], strict=True)]
+            ratio, around = _difference(*ratios)
+            plain = replace(plain, beside=found[0][0].system, beside_change=ratio, beside_interval=around)
+        found.append((plain, pair))
+    return found
+
+
+def _round_logs(pair: Pair) -> tuple[Logs, Logs]:
+    shared = min(len(each.samples_ms[0]) for each in pair)  # requests are in the order of the test set
+    old, new = (np.log(np.asarray(each.samples_ms)[:, :shared]).mean(axis=1) for each in pair)
+    return old, new
+
+
+def _difference(old: Logs, new: Logs) -> tuple[float, Interval]:
+    """The change from rounds to other rounds, as a share, and its 95 % interval."""
+    change = float(new.mean() - old.mean())
+    parts = [float(each.var(ddof=1)) / len(each) for each in (old, new)]
+    half = student(_welch(parts, [len(old) - 1, len(new) - 1])) * math.sqrt(sum(parts))
+    return math.expm1(change), Interval(math.expm1(change - half), math.expm1(change + half))
+
+
+def _moved_together(found: Sequence[tuple[TimeChange, Pair]]) -> str:
+    """A sentence where all systems at a setting became slower, or all faster; else an empty text."""
+    verdicts = {x.verdict for x, _ in found}
+    if len(found) < 2 or len(verdicts) > 1 or "same" in verdicts:
+        return ""
+    at, changes = found[0][0], [x.change for x, _ in found]
+    return (
+        f"At batch {at.batch}, beam {at.beam} all levels take {min(changes):+.1%} to {max(changes):+.1%}: that is the "
+        f"machine, or something that all of them share. What is known is their time beside {at.system}."
     )
+
+
+def _judged(x: TimeChange, pair: Pair, noise: float, *, shared: bool, busy: bool) -> TimeChange:
+    """The change with the verdict that stays. shared: all systems changed. busy: one of the two machines was."""
+    if x.verdict == "same":
+        return x
+    alone = x.beside_change is None or x.beside_interval is None
+    unsteady = any(each.steadiness.steady is False for each in pair)
+    if busy or unsteady or (shared and alone):
+        return replace(x, verdict="not known")
+    if x.beside_change is not None and x.beside_interval is not None:
+        beside = _verdict(x.beside_change, x.beside_interval, noise)
+        return replace(x, verdict=x.verdict if beside == x.verdict else "not known")
+    return x
 
 
 def _welch(parts: Sequence[float], freedoms: Sequence[int]) -> float:
@@ -232,15 +303,20 @@ def _other_settings(old: LevelReport | PeerReport, new: LevelReport | PeerReport
 
 def tables_of(changes: Changes) -> RenderableType:
     """The changes as tables."""
-    times = table_of(
-        "Time of a request, B against A", ("level",), ("batch", "beam", "A p50\nms", "B p50\nms", "change [95 %]", "")
-    )
+    first = next((x.beside for x in changes.times if x.beside), "the first level")
+    columns = ("batch", "beam", "A p50\nms", "B p50\nms", "change [95 %]", f"beside\n{first}", "")
+    times = table_of("Time of a request, B against A", ("level",), columns)
     for x in changes.times:
         row = (str(x.batch), str(x.beam), milliseconds(x.before_ms), milliseconds(x.after_ms))
-        times.add_row(
-            x.system, *row, f"{x.change:+.1%} [{x.interval.low:+.1%}, {x.interval.high:+.1%}]", _word(x.verdict)
-        )
+        beside = _share(x.beside_change, x.beside_interval)
+        times.add_row(x.system, *row, _share(x.change, x.interval), beside, _word(x.verdict))
     return Group(times, *([_bleu_table(changes)] if changes.bleu else []), *changes.warnings)
+
+
+def _share(change: float | None, interval: Interval | None) -> str:
+    if change is None or interval is None:
+        return ""
+    return f"{change:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}]"
 
 
 def _bleu_table(changes: Changes) -> Table:

@@ -27,7 +27,7 @@ def carry_out(
     """
     import matplotlib  # noqa: F401  # fails now, not after the analysis, where it is missing
 
-    from hmc.cli.common.consoles import open_console
+    from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.progress import steps
     from hmc.training.analysis.common.result import write_result
@@ -35,6 +35,9 @@ def carry_out(
     check_run_folder(out)  # a checkpoint has an importance.json of its own, which must not be overwritten
     with steps(open_console(stderr=True)) as progress:
         result = analyse(progress)
+    for corpus in result.corpora:
+        for reason in corpus.left_out:
+            note(open_console(stderr=True), f"{corpus.name}: {reason}")
     if as_json:
         typer.echo(result.to_json(), nl=False)
     else:

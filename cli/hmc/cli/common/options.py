@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -70,6 +70,12 @@ def opt(panel: str, text: str, *names: str, metavar: str | None = None, **more: 
     """An option in a panel of `--help`. text: what the help says. names: where they do not follow from the parameter.
     more: as `typer.Option` takes it."""
     return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **more)
+
+
+def changed_options(options: Any) -> list[str]:
+    """The options, of a dataclass of options, whose value is not the default one."""
+    changed = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+    return [f"--{name.replace('_', '-')}" for name in changed]
 
 
 TOKEN_VARIABLE, SERVER_VARIABLE = "HMC_TOKEN", "HMC_SERVER"

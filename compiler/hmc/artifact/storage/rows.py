@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,11 +65,22 @@ def unpacked(file: BinaryIO, place: str) -> Iterator[BinaryIO]:
 
 
 MARKS = {
+    b"\xff\xfe\x00\x00": "convert it: iconv -f UTF-32 -t UTF-8",
+    b"\x00\x00\xfe\xff": "convert it: iconv -f UTF-32 -t UTF-8",
     b"\xff\xfe": "convert it: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "convert it: iconv -f UTF-16 -t UTF-8",
     b"\x1f\x8b": "it is packed by gzip: give it a name that ends in .gz",
+    b"\x1f\x9d": "it is packed by compress: unpack it first",
     b"\xfd7zXZ": "it is packed by xz: unpack it first",
     b"\x28\xb5\x2f\xfd": "it is packed by zstd: unpack it first",
+    b"\x04\x22\x4d\x18": "it is packed by lz4: unpack it first",
+    **{b"BZh%d1AY&SY" % level: "it is packed by bzip2: unpack it first" for level in range(1, 10)},
+    b"PK\x03\x04": "it is a zip archive, or a document in one: unpack it, or save it as plain text, first",
+    b"PK\x05\x06": "it is an empty zip archive: pack it again",
+    b"7z\xbc\xaf\x27\x1c": "it is a 7z archive: unpack it first",
+    b"Rar!\x1a\x07": "it is a rar archive: unpack it first",
+    b"%PDF-1.": "it is a PDF document: save it as plain text first",
+    b"PAR1\x15": "it is Parquet: give it a name that ends in .parquet",
 }
 """How files of other forms begin → what to do with them."""
 NULLS = (
@@ -78,18 +90,43 @@ NULLS = (
 """What a file has in which bytes are 0, though they are UTF-8, and what to do about it."""
 
 
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x19\x1c-\x1f]")
+"""Bytes that text has in no encoding that is written byte by byte."""
+
+
+def other_form(begin: bytes) -> str | None:
+    """What to do with a file that begins so, if that is how a file of another form begins."""
+    return next((advice for mark, advice in MARKS.items() if begin.startswith(mark)), None)
+
+
+def conversion(raw: bytes) -> str:
+    """What to do with bytes that are not UTF-8."""
+    if _CONTROL.search(raw):
+        return "it is no text in any encoding: give the text that it was made of"
+    return "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
+
+
+def null_bytes(raw: bytes) -> str | None:
+    """What a line with null bytes has, and what to do about it; None for a line without any."""
+    if b"\0" not in raw:
+        return None
+    if _CONTROL.search(raw.replace(b"\0", b"")):
+        return "null and control bytes: it is no text in any encoding; give the text that it was made of"
+    return NULLS
+
+
 def _decoded(raw: bytes, path: Path, number: int) -> str:
     if number == 1:
         refuse_pointer(raw, str(path))
-    if b"\0" in raw and not raw.startswith(tuple(MARKS)):
-        raise InvalidRequestError(f"{path}: line {number} has {NULLS}")
+        if advice := other_form(raw):
+            raise InvalidRequestError(f"{path} is not UTF-8: {advice}")
+    if problem := null_bytes(raw):
+        raise InvalidRequestError(f"{path}: line {number} has {problem}")
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        advice = next((advice for mark, advice in MARKS.items() if raw.startswith(mark)), "")
         raise InvalidRequestError(
-            f"{path}: line {number} is not UTF-8 (byte {raw[error.start]:#04x}); "
-            f"{advice if number == 1 and advice else 'convert it: iconv -f LATIN1 -t UTF-8'}"
+            f"{path}: line {number} is not UTF-8 (byte {raw[error.start]:#04x}); {conversion(raw)}"
         ) from error
 
 

@@ -18,11 +18,12 @@ from typing import Any, BinaryIO, cast
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.git_lfs import refuse_pointer
 from hmc.artifact.storage.rows import (
-    NULLS,
     TEXTS,
+    conversion,
     has_lone_surrogate,
     json_row,
     needs,
+    null_bytes,
     parquet_batches,
     parquet_table,
     unpacked,
@@ -203,9 +204,9 @@ def _text_line(raw: bytes, number: int, place: str) -> CorpusLine:
     try:
         return CorpusLine(decode_line(raw, number, 0, place))
     except InvalidRequestError:
-        if b"\0" in raw:
-            return CorpusLine(None, f"has {NULLS}")
-        return CorpusLine(None, "not UTF-8; convert it, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+        if problem := null_bytes(raw):
+            return CorpusLine(None, f"has {problem}")
+        return CorpusLine(None, f"not UTF-8; {conversion(raw)}")
 
 
 def _json_line(raw: bytes, number: int, place: str, field: str | None) -> CorpusLine:

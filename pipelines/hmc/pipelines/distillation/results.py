@@ -54,6 +54,10 @@ class Distilled:
             raise InvalidRequestError(f"{self.folder} holds out no dev text: too few translations passed the filters")
         return _corpus(self.folder, DEV)
 
+    def losses(self) -> list[str]:
+        """Returns a line for each reason that dropped source lines, for users."""
+        return [f"{number:,} of {self.lines:,} lines dropped: {reason}" for reason, number in self.dropped.items()]
+
     def to_json(self) -> dict[str, Any]:
         """Returns the results as JSON values."""
         return asdict(self) | {"folder": str(self.folder)}

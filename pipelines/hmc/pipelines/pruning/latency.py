@@ -29,11 +29,11 @@ from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.progress import Report, Step, silent
 from hmc.pipelines.pruning.text import translate_for_pruning
 from hmc.training.data.parallel_text import read_pairs
+from hmc.training.pruning.request import check_inputs, check_request
 from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.settings import PruneSettings
-from hmc.training.pruning.stages import LatencyPlan, goals_of, plan_latency_stages
-from hmc.training.runs.folder import release
-from hmc.training.runs.processes import check_processes
+from hmc.training.pruning.stages import LatencyPlan, check_latency_settings, goals_of, plan_latency_stages
+from hmc.training.runs.folder import check_pruning_folder, release
 
 TABLE, REPORT, BUNDLE = "latency.json", "latency-report.json", "bundle"
 """What the run folder has beside the checkpoints: the table, what was reached, and the levels to serve."""
@@ -122,11 +122,17 @@ def prune_to_latency(
     DeviceUnavailableError with what to do.
     """
     serving.check()
-    check_processes(settings.run)
+    check_request(settings, (), 0)
+    check_inputs(checkpoint, settings, [*train, *([dev] if dev else [])])
     if not (targets.speedups or targets.milliseconds):
         raise InvalidRequestError("give a speed-up or a latency to reach")
     if any(not 1 < speedup < float("inf") for speedup in targets.speedups):
         raise InvalidRequestError("--target-speedup: give numbers above 1, such as 2x")
+    names = [goal.name for goal in goals_of(targets.speedups, targets.milliseconds, 1.0)]
+    if len(set(names)) < len(names):
+        raise InvalidRequestError(f"give each latency target once, not {', '.join(names)}")
+    check_latency_settings(settings)
+    check_pruning_folder(out, names)
     loaded = load_checkpoint(checkpoint)
     sentences = _sentences(loaded, train, source)
     if table_file:
@@ -154,6 +160,8 @@ def prune_to_latency(
             text = translate_for_pruning(
                 checkpoint, source, out, [], [], settings, stages=stages, hold_out=not dev, report=report, step=step
             )
+        for line in text.losses():
+            say(line)
         corpora, dev = [*corpora, text.corpus()], dev or text.dev_corpus()
     with _Measuring(checkpoint, loaded, sentences, serving, table) as measuring:
         plan = LatencyPlan(table, goals, measuring.ms)
@@ -161,8 +169,7 @@ def prune_to_latency(
             written = PruningRun(checkpoint, [], corpora, dev or "", out, settings, latency=plan).run()
         finally:
             release(out)
-    names = [goal.name for goal in goals]
-    pruned = dict(zip(names, written, strict=True))
+    pruned = dict(zip((goal.name for goal in goals), written, strict=True))
     with phase() as (_, step):
         reached = _measured_levels(checkpoint, pruned, out, sentences, serving, table, step)
     wanted = {goal.name: goal.ms for goal in goals}

@@ -54,7 +54,7 @@ def translate_for_pruning(
         sources,
         out / FOLDER,
         # `auto` is decided by each library: PyTorch may have a GPU that ONNX Runtime has not
-        DistillSettings(device="cpu" if settings.run.device == "cpu" else "auto"),
+        DistillSettings(device="cpu" if settings.run.device == "cpu" else "auto", max_length=settings.max_length),
         held_out=HELD_OUT if hold_out else 0,
         report=report,
         step=step,

@@ -167,6 +167,8 @@ class FileTranslation:
         self._under_way: deque[bytes] = deque()
         """The lines that are read and not written."""
         self._read_hash, self._written_hash = hashlib.sha256(), hashlib.sha256()
+        self._in_place = False
+        """Whether an earlier run of the same was killed after its output was in its place."""
         self.first = 0
         """Lines that an earlier run had written."""
 
@@ -197,7 +199,8 @@ class FileTranslation:
         self._source.close()
         if not self._output.closed:
             try:
-                self._save()
+                if not self._in_place:
+                    self._save()
             finally:
                 with suppress(OSError):  # what is not written now was refused a moment ago
                     self._output.close()
@@ -245,11 +248,15 @@ class FileTranslation:
 
     def finish(self) -> FileProgress:
         """Puts the output in its place: all lines are written."""
-        with errors_name(self._output_path):
-            self._output.flush()
-            os.fsync(self._output.fileno())
-        self._output.close()
-        Path(self._part).replace(self._output_path)
+        if self._in_place:
+            self._output.close()
+            self._part.unlink()
+        else:
+            self._save()
+            with errors_name(self._output_path):
+                os.fsync(self._output.fileno())
+            self._output.close()
+            self._part.replace(self._output_path)
         self._sidecar.unlink()
         return self.progress
 
@@ -270,10 +277,32 @@ class FileTranslation:
         if os.fstat(self._output.fileno()).st_size and not self._restart and not self._sidecar.exists():
             raise InvalidRequestError(f"{self._part} is not of a run that can be resumed: remove it, or start anew")
         if self._sidecar.exists() and not self._restart:
-            self._state = self._checked(_loaded(self._sidecar))
+            saved = _loaded(self._sidecar)
+            if not self._was_put_in_place(saved):
+                self._state = self._checked(saved)
+            elif saved.options == self._state.options and self._is_all_of_the_source(saved):
+                self._state, self._in_place, self.first = saved, True, saved.lines
+                return
         self.first = self._state.lines
         self._output.truncate(self._state.output_bytes)
         self._save()
+
+    def _was_put_in_place(self, saved: _State) -> bool:
+        """Whether the run of a state had renamed its output, and was killed before the state was removed."""
+        if os.fstat(self._output.fileno()).st_size or not (saved.output_bytes and self._output_path.is_file()):
+            return False
+        with self._output_path.open("rb") as output:
+            return hashlib.file_digest(output, "sha256").hexdigest() == saved.output_sha256
+
+    def _is_all_of_the_source(self, saved: _State) -> bool:
+        """Whether the run of a state had read the source as it is now. The source is then at its end."""
+        if self._total != saved.source_bytes:
+            return False
+        found = hashlib.file_digest(self._source, "sha256")  # type: ignore[arg-type]  # opened for bytes
+        if found.hexdigest() == saved.source_sha256:
+            return True
+        self._source.seek(0)
+        return False
 
     def _checked(self, saved: _State) -> _State:
         if saved.options != self._state.options:

@@ -118,7 +118,7 @@ class Keeper:
         if not found:
             return await submit(text, options, target)
         if not any(map(str.isalpha, "".join(rest))):
-            return Translation(text, 0.0, 0, 0)
+            return Translation(_copied(target.text, (await self._found(target.text))[0], found, rest), 0.0, 0, 0)
         clock = _Clock(submit)
         plain = await clock.submit(text, options, target)
         if Counter((await self._found(plain.text))[0]) >= Counter(found):
@@ -186,6 +186,23 @@ def _without(held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> 
             names.append(phrase)
             parts.append(after)
     return names, parts
+
+
+def _copied(prefix: str, held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> str:
+    """A text without words of its own: its phrases and what lies between them, after the target prefix, which has the
+    phrases `held`."""
+    left, text = Counter(held), rest[0]
+    for phrase, after in zip(found, rest[1:], strict=True):
+        if left[phrase]:
+            left[phrase] -= 1
+        else:
+            text += phrase
+        text += after
+    if not prefix or not text.strip():
+        return prefix or text
+    if prefix[-1].isspace() or UNSPACED_SCRIPT.match(prefix[-1]) or AFTER_PHRASE.fullmatch(text[0]):
+        return prefix + text
+    return f"{prefix} {text}"
 
 
 def _marked(text: str) -> str:

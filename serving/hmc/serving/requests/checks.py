@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.git_lfs import refuse_pointer
-from hmc.artifact.storage.rows import MARKS, NULLS
+from hmc.artifact.storage.rows import MARKS, conversion, null_bytes
 
 MAX_INT32 = 2**31 - 1
 """Upper bound of whole numbers that have no smaller one: the protocol sends them as int32."""
@@ -70,15 +70,12 @@ OTHER_FORMS = MARKS | {b"\x1f\x8b": "it is packed by gzip: unpack it first"}
 
 def other_form(begin: bytes) -> str | None:
     """What to do with a file that begins so, if that is the beginning of another form."""
-    for mark, advice in OTHER_FORMS.items():
-        if begin.startswith(mark):
-            return advice
-    return f"it has {NULLS}" if b"\0" in begin.partition(b"\n")[0] else None
+    return next((advice for mark, advice in OTHER_FORMS.items() if begin.startswith(mark)), None)
 
 
 def what_to_do(begin: bytes) -> str:
     """What to do with a file that is not UTF-8 and begins so."""
-    return other_form(begin) or "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
+    return other_form(begin) or conversion(begin)
 
 
 def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
@@ -90,15 +87,16 @@ def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
     if number == 1:
         refuse_pointer(line, name)
     body = line.removeprefix(BOM) if number == 1 else line
-    if b"\0" in body and not body.startswith(tuple(OTHER_FORMS)):
-        raise InvalidRequestError(f"{name}: line {number} has {NULLS}")
+    if number == 1 and (advice := other_form(body)):
+        raise InvalidRequestError(f"{name} is not UTF-8: {advice}")
+    if problem := null_bytes(body):
+        raise InvalidRequestError(f"{name}: line {number} has {problem}")
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         at = offset + len(line) - len(body) + error.start
         raise InvalidRequestError(
-            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; "
-            f"{what_to_do(body if number == 1 else b'')}"
+            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; {conversion(body)}"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
 

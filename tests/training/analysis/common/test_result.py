@@ -62,7 +62,13 @@ def test_the_digest_of_a_corpus_is_that_of_the_sentences_used(corpus: str) -> No
 
 def test_pairs_with_an_empty_side_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_text("A dog.\tEin Hund.\n\tLeer.\nA cat.\t \nA man.\tEin Mann.\n", encoding="utf-8")
-    assert read_text(f"{tmp_path}/t.tsv", ("en", "de")).sources == ["A dog.", "A man."]
+    text = read_text(f"{tmp_path}/t.tsv", ("en", "de"))
+    assert text.sources == ["A dog.", "A man."]
+    assert text.source.left_out == ["2 of 4 pairs have an empty side, and are left out"]
+    (tmp_path / "wide.tsv").write_text("17\tA dog.\tEin Hund.\n18\tA cat.\tEine Katze.\n", encoding="utf-8")
+    (columns,) = read_text(f"{tmp_path}/wide.tsv", ("en", "de")).source.left_out
+    assert columns.startswith("2 lines have more than two columns, and only the first two are read: ")
+    assert "line 1: '17' and 'A dog.'" in columns
     with pytest.raises(InvalidRequestError, match="has 1 sentence pairs with text on both sides"):
         read_text(f"{tmp_path}/t.tsv", ("en", "de"), sentences=1)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -15,10 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.files import sha256_file
+from hmc.artifact.storage.files import sha256_file, write_whole
 from hmc.artifact.tokenizer.files import TokenizerFiles
-from hmc.training.data.parallel_text import corpus_files, is_by_rows, read_pairs
+from hmc.training.data.counts import Limit, PairCounts
+from hmc.training.data.parallel_text import corpus_files, filled_pairs, is_by_rows, read_pairs
 from hmc.training.data.vocabulary import Vocabulary
+
+COUNTS = "counts.json"
+"""File beside the tokens: what was read and what was left out (`PairCounts`)."""
 
 
 class Splitting(NamedTuple):
@@ -49,6 +52,12 @@ class TokenCorpus:
 
     def __len__(self) -> int:
         return len(self.source_lengths)
+
+    @property
+    def counts(self) -> PairCounts:
+        """What was read and what was left out; tokens of earlier versions say only what was kept."""
+        path = self.folder / COUNTS
+        return PairCounts(**json.loads(path.read_text())) if path.is_file() else PairCounts(len(self))
 
     def batch(self, indices: npt.NDArray[np.int64]) -> tuple[list[list[int]], list[list[int]]]:
         """Returns source and target ids of the given rows."""
@@ -128,6 +137,7 @@ class TokenCorpus:
                         "max_length": max_length,
                         "languages": languages,
                         "segmentation": segmentation,
+                        "counts_file": folder / COUNTS,
                     },
                     fingerprint=key.hexdigest()[:32],
                 )
@@ -160,17 +170,55 @@ def _content(corpus: str, languages: tuple[str, str]) -> list[object]:
 
 
 def _rows(
-    corpora: list[str], model: TokenizerFiles, max_length: int, languages: tuple[str, str], segmentation: Splitting
-) -> Iterator[dict[str, object]]:
-    vocabulary, found = Vocabulary(model), False
+    corpora: list[str], model: TokenizerFiles, max_length: int, languages: tuple[str, str], segmentation: Splitting,
+    counts_file: Path,
+) -> Iterator[dict[str, object]]:  # fmt: skip
+    vocabulary, counts = Vocabulary(model), PairCounts()
+    for source, target in kept_pairs(corpora, languages, vocabulary, max_length, counts, segmentation):
+        yield {"source": source, "target": target, "source_length": len(source), "target_length": len(target)}
+    counts.check(corpora, Limit(max_length, ""))
+    counts_file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(counts_file, json.dumps(counts.to_json()))
+
+
+def kept_pairs(
+    corpora: Sequence[str], languages: tuple[str, str], vocabulary: Vocabulary, max_length: int, counts: PairCounts,
+    segmentation: Splitting,
+) -> Iterator[tuple[list[int], list[int]]]:  # fmt: skip
+    """Yields the token ids of the pairs that are trained on, EOS last, and counts all pairs into `counts`.
+
+    The arguments are those of `TokenCorpus.build`. Raises as `read_pairs`.
+    """
     for corpus in corpora:
-        for source, target in chain.from_iterable(
-            repeat(p, segmentation.copies) for p in read_pairs(corpus, languages)
-        ):
-            ids = vocabulary.encode_pair(source, target, segmentation.dropout)
+        for source, target in read_pairs(corpus, languages, counts):
             least = 1 + len(vocabulary.opening(source))  # of a blank target: EOS, and the language that it begins with
-            if 1 < len(ids[0]) <= max_length and least < len(ids[1]) <= max_length:
-                found = True
-                yield {"source": ids[0], "target": ids[1], "source_length": len(ids[0]), "target_length": len(ids[1])}
-    if not found:
-        raise InvalidRequestError(f"training text {corpora}: no sentence pair of 1 to {max_length} tokens a side")
+            for _ in range(segmentation.copies):
+                ids = vocabulary.encode_pair(source, target, segmentation.dropout)
+                counts.pairs += 1
+                counts.tokens += len(ids[1])
+                if len(ids[0]) <= 1 or len(ids[1]) <= least:
+                    counts.empty += 1
+                elif max(map(len, ids)) > max_length:
+                    counts.too_long += 1
+                    counts.lost_tokens += len(ids[1])
+                else:
+                    yield ids
+
+
+def count_pairs(
+    corpora: Sequence[str], languages: tuple[str, str], vocabulary: Vocabulary | None, max_length: int
+) -> PairCounts:
+    """Reads corpora to their end, without those on the hub, and returns what a run would train on.
+
+    vocabulary: None: the text is not tokenised, and only empty sides are counted. Raises as `read_pairs`.
+    """
+    counts = PairCounts()
+    there = [corpus for corpus in corpora if not corpus.startswith("hub:")]
+    if vocabulary:
+        for _ in kept_pairs(there, languages, vocabulary, max_length, counts, Splitting()):
+            pass
+        return counts
+    for corpus in there:
+        for _ in filled_pairs(read_pairs(corpus, languages, counts), counts):
+            pass
+    return counts

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.rows import text_lines
+from hmc.training.data.counts import PairCounts
 from hmc.training.data.rows import ENDINGS, Pair, is_rows, mapped_pairs, row_pairs
+from hmc.training.data.vocabulary import Vocabulary
 
 FORMS = (
     "'SRC TGT' (two files), one or more 'FILE.tsv', 'FILE.jsonl' or 'FILE.parquet', a pattern such as "
     "'data/*.parquet' or 'hub:NAME'"
 )
+SHOWN = 40
+"""Characters of a side that a message shows."""
 
 
 def corpus_names(corpus: str) -> list[Path]:
@@ -72,12 +76,14 @@ def _matching(name: Path) -> list[Path]:
     return found
 
 
-def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterator[Pair]:
+def read_pairs(
+    corpus: str, languages: tuple[str, str] = ("en", "de"), counts: PairCounts | None = None
+) -> Iterator[Pair]:
     """Yields the sentence pairs of a corpus, named as in a recipe (see `DataSection`).
 
-    languages: source and target language; they choose the columns of JSONL, Parquet and hub corpora. Raises
-    InvalidRequestError when the name is malformed, a file is missing or unreadable, lacks the columns, or two files
-    differ in length.
+    languages: source and target language; they choose the columns of JSONL, Parquet and hub corpora. counts: gets the
+    lines of TSV files that have more than two columns. Raises InvalidRequestError when the name is malformed, a file is
+    missing or unreadable, lacks the columns, or two files differ in length.
     """
     if corpus.startswith("hub:"):
         yield from _hub_pairs(corpus.removeprefix("hub:"), languages)
@@ -89,7 +95,7 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         return
     if files and all(map(_is_tsv, files)):
         for file in files:
-            yield from _tsv_pairs(file)
+            yield from _tsv_pairs(file, counts)
         return
     if mixed := [str(file) for file in files if is_rows(file) or _is_tsv(file)]:
         raise InvalidRequestError(
@@ -108,13 +114,17 @@ def _is_tsv(file: Path) -> bool:
     return file.name.removesuffix(".gz").endswith(".tsv")
 
 
-def _tsv_pairs(file: Path) -> Iterator[Pair]:
+def _tsv_pairs(file: Path, counts: PairCounts | None = None) -> Iterator[Pair]:
     """The pairs of one file. A blank line is a pair of two empty sides."""
     for number, line in enumerate(text_lines(file), 1):
-        source, tab, target = line.partition("\t")
+        source, tab, rest = line.partition("\t")
         if not tab and line.strip():
             raise InvalidRequestError(f"{file} line {number}: no TAB between source and target")
-        yield source, target.split("\t")[0]
+        target, _, more = rest.partition("\t")
+        if counts is not None and more.strip():
+            counts.more_columns += 1
+            counts.columns = counts.columns or f"{file} line {number}: {source[:SHOWN]!r} and {target[:SHOWN]!r}"
+        yield source, target
 
 
 def check_corpora(corpora: Sequence[str], languages: tuple[str, str]) -> None:
@@ -135,6 +145,16 @@ def check_corpora(corpora: Sequence[str], languages: tuple[str, str]) -> None:
             next(read_pairs(corpus, languages), None)
 
 
+def filled_pairs(pairs: Iterable[Pair], counts: PairCounts) -> Iterator[Pair]:
+    """Yields the pairs with text on both sides; counts all of them, and those that are left out."""
+    for source, target in pairs:
+        counts.pairs += 1
+        if source.strip() and target.strip():
+            yield source, target
+        else:
+            counts.empty += 1
+
+
 def first_pairs(corpus: str, pairs: Iterable[Pair], count: int | None) -> list[Pair]:
     """Returns the first `count` of `pairs`, which are read from `corpus`; None: all of them.
 
@@ -149,13 +169,31 @@ def first_pairs(corpus: str, pairs: Iterable[Pair], count: int | None) -> list[P
     return found
 
 
-class DevText(NamedTuple):
+@dataclass(frozen=True)
+class DevText:
     """The dev text of a run."""
 
     pairs: list[Pair]
     """The pairs that are scored: the first pairs of the corpus."""
     everything: list[Pair]
-    """The whole corpus; of a hub corpus only the pairs that are scored."""
+    """The pairs of the whole corpus that can be scored; of a hub corpus only those that are."""
+    counts: PairCounts = field(default_factory=PairCounts, compare=False)
+    """What was read, and what is left out."""
+
+    def summary(self) -> str:
+        """Returns how many pairs are scored, and how many are left out."""
+        scored = f"{len(self.pairs):,} of {len(self.everything):,} pairs are scored"
+        return scored + (f" ({self.counts.empty:,} with an empty side are left out)" if self.counts.empty else "")
+
+    def warnings(self, vocabulary: Vocabulary, positions: int) -> list[str]:
+        """Returns what a user should look at. positions: those of the model, to which longer sources are shortened."""
+        found = self.counts.warnings()
+        if cut := sum(len(vocabulary.encode(source)) > positions for source, _ in self.pairs):
+            found.append(
+                f"{cut:,} of the dev sources that are scored are longer than the {positions} positions of the model, "
+                "and are shortened: divide them into sentences"
+            )
+        return found
 
     @property
     def fingerprint(self) -> str:
@@ -194,12 +232,13 @@ def read_dev(corpus: str, languages: tuple[str, str], sentences: int) -> DevText
     Raises InvalidRequestError as `read_pairs`, and when no pair has text on both sides.
     """
     from_hub = corpus.startswith("hub:")
-    full = (pair for pair in read_pairs(corpus, languages) if pair[0].strip() and pair[1].strip())
+    counts = PairCounts()
+    full = filled_pairs(read_pairs(corpus, languages, counts), counts)
     everything = list(islice(full, sentences if from_hub else None))
     pairs = everything[:sentences]
     if not pairs:
         raise InvalidRequestError(f"dev corpus {corpus!r} has no sentence pair to score; give one with text in it")
-    return DevText(pairs, everything)
+    return DevText(pairs, everything, counts)
 
 
 def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
@@ -37,8 +38,9 @@ class Vocabulary:
         if missing := [name for name, number in ids.items() if number < 0]:
             options = " ".join(f"--{name}" for name in missing)
             raise InvalidRequestError(
-                f"the tokenizer has no {' and no '.join(missing)}: train it with {options} set to an unused id, e.g. "
-                "--eos_id=0 --unk_id=1 --pad_id=2 --bos_id=-1 (by default SentencePiece has no padding)"
+                f"the tokenizer has no {' and no '.join(missing)}: train it with SentencePiece's {options} set to an "
+                "unused id, e.g. spm_train --eos_id=0 --unk_id=1 --pad_id=2 --bos_id=-1 (by default SentencePiece has "
+                "no padding)"
             )
 
     def __len__(self) -> int:
@@ -129,8 +131,22 @@ def train_sentencepiece(sentences: Iterable[str], vocab_size: int, seed: int = 1
                 f"every line of data.train is longer than {LONGEST_LINE} bytes, and tokenizers are trained on shorter "
                 "lines: write one sentence per line"
             ) from error
-        raise InvalidRequestError(f"tokenizer.vocab_size = {vocab_size} does not fit this text: {error}") from error
+        raise InvalidRequestError(f"tokenizer.vocab_size = {vocab_size}{_why_unfit(str(error))}") from error
     return output.getvalue()
+
+
+def _why_unfit(error: str) -> str:
+    """Says in HMC's words why SentencePiece cannot make a vocabulary of the size."""
+    if most := re.search(r"value <= (\d+)", error):
+        return (
+            f" is too large for this text, which gives {most[1]} pieces: set it to {most[1]} or less, or give more text"
+        )
+    if least := re.search(r"required_chars\. \d+ vs (\d+)", error):
+        return (
+            f" is too small for this text, whose characters alone take {least[1]} pieces: set it to {least[1]} or "
+            "more, or clean the text"
+        )
+    return f" does not fit this text: {error}"
 
 
 class _ObservedSentences:

@@ -55,12 +55,17 @@ NOTHING = Distillation()
 def teacher_path(settings: DistillSection, default: Path | None) -> Path | None:
     """The checkpoint of the teacher. None: the settings learn nothing from one. Raises InvalidRequestError when the
     settings contradict each other."""
+    if not settings.active and settings.teacher is not None:
+        raise InvalidRequestError(
+            f"a teacher is given ({settings.teacher}), but nothing is learned from it: set --distill WEIGHT "
+            "(distill.weight in a recipe) above 0"
+        )
+    if settings.temperature != OFF.temperature and not settings.weight:
+        raise InvalidRequestError(
+            f"a temperature is given ({settings.temperature:g}), but no distribution is learned from a teacher: set "
+            "--distill WEIGHT (distill.weight in a recipe) above 0, or leave the temperature out"
+        )
     if not settings.active:
-        if settings.teacher is not None:
-            raise InvalidRequestError(
-                f"a teacher is given ({settings.teacher}), but nothing is learned from it: set --distill WEIGHT "
-                "(distill.weight in a recipe) above 0"
-            )
         return None
     path = Path(settings.teacher) if settings.teacher else default
     if path is None:

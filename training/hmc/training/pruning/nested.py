@@ -24,7 +24,7 @@ from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.model.importance import corpus_importance
 from hmc.training.model.regimes import freeze, open_gates, select_layout
 from hmc.training.pruning.levels import Levels, nested_ranking, numbers_of, ranking_without_closing
-from hmc.training.pruning.request import prune_corpus, request_text
+from hmc.training.pruning.request import length_limit, prune_corpus, request_text
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, take_over
 from hmc.training.runs.log import RunLog
@@ -93,7 +93,7 @@ class NestedRun(Schedule):
         check_corpora(train, languages)
         self.dev = read_dev(dev, languages, settings.run.eval_sentences)
         self.vocabulary = Vocabulary(self.base.tokenizer)
-        longest = min(settings.max_length, self.base.architecture.max_positions)
+        longest = length_limit(self.base, settings).tokens
         in_place = settings.nested.teacher == "in-place"
         teacher = None
         if not in_place or settings.distill.teacher:
@@ -139,6 +139,9 @@ class NestedRun(Schedule):
             return written
         first = self.fabric.is_global_zero
         with RunLog("nested", self.out, self.steps, step, part="nested", active=first) as log:
+            limit = length_limit(self.base, self.settings)
+            log.say_texts(self.loop.inputs, limit, self.vocabulary, self.base.architecture.max_positions)
+            log.say_warnings(self.settings.warmup_problems(self.steps))
             self.loop.run(self, log)
             self.fabric.barrier()  # the result is not written before every process has seen that it is missing
             with first_process_first(self.fabric):

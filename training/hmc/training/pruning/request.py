@@ -10,22 +10,30 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, check_checkpoint, load_config
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.ffn import NeuronBudget
 from hmc.training.data.corpus import TokenCorpus
+from hmc.training.data.counts import Limit
 from hmc.training.data.parallel_text import check_corpora
 from hmc.training.data.vocabulary import Vocabulary
+from hmc.training.distillation.teacher import teacher_path
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.folder import REQUEST, has_results
+from hmc.training.runs.processes import check_device
 
 FILES = ("source", "train", "dev")
 """What of a request names files."""
 
 
 def check_request(settings: PruneSettings, neurons: Sequence[NeuronBudget], nested_steps: int) -> None:
-    """Raises InvalidRequestError when settings of nested fine-tuning contradict the rest of the request."""
+    """Raises InvalidRequestError when settings contradict each other, InvalidArtifactError for a damaged teacher, and
+    as `check_device`."""
     nested = settings.nested
+    check_device(settings.run)
+    teacher_path(settings.distill, Path())  # here any path stands for the checkpoint that is pruned
+    if settings.distill.teacher:
+        check_checkpoint(Path(settings.distill.teacher))
     if nested.heads != "checkpoints" and not nested_steps:
         raise InvalidRequestError("--nested-heads belongs to --nested-steps: give a number of updates")
     if nested.heads != "checkpoints" and (neurons or settings.l0_lambda is not None):
@@ -121,11 +129,16 @@ def _same_files(before: Any, then: list[str], now: Any, here: list[str]) -> bool
     return whole[0] == whole[1] or beside[0] == beside[1]
 
 
-def check_text(checkpoint: Path, corpora: Sequence[str]) -> None:
-    """Reads the first pairs of corpora in the languages of a checkpoint. Raises as `check_corpora`."""
-    if corpora:
-        config = load_checkpoint(checkpoint).config
-        check_corpora(corpora, (config.source_language, config.target_language))
+def check_inputs(checkpoint: Path, settings: PruneSettings, corpora: Sequence[str]) -> None:
+    """Checks what else would be refused only after work that comes before a pruning run, such as translating.
+
+    Reads the first pairs of corpora in the languages of a checkpoint. Raises as `check_corpora` and
+    `PruneSettings.with_subwords_of`, and InvalidArtifactError for a checkpoint that cannot be used.
+    """
+    check_checkpoint(checkpoint)
+    config = load_config(checkpoint)
+    settings.with_subwords_of(config.provenance)
+    check_corpora(corpora, (config.source_language, config.target_language))
 
 
 def prune_corpus(source: Checkpoint, train: Sequence[str], settings: PruneSettings, cache: Path) -> TokenCorpus:
@@ -133,7 +146,12 @@ def prune_corpus(source: Checkpoint, train: Sequence[str], settings: PruneSettin
 
     Raises InvalidRequestError when no sentence pair is left.
     """
-    config, longest = source.config, min(settings.max_length, source.config.architecture.max_positions)
+    config, longest = source.config, length_limit(source, settings).tokens
     languages = (config.source_language, config.target_language)
     vocabulary = Vocabulary(source.tokenizer)
     return TokenCorpus.build(list(train), vocabulary, longest, cache, languages, settings.segmentation())
+
+
+def length_limit(source: Checkpoint, settings: PruneSettings) -> Limit:
+    """Returns the longest sentence that is trained on: `settings.max_length`, and what the model has positions for."""
+    return Limit.within(settings.max_length, source.architecture.max_positions, "--max-length")

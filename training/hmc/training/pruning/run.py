@@ -23,6 +23,7 @@ from hmc.artifact.model.ffn import NeuronBudget
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
+from hmc.training.data.corpus import count_pairs
 from hmc.training.data.parallel_text import DevText, check_corpora, read_dev
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import Distillation, load_teacher
@@ -41,7 +42,7 @@ from hmc.training.pruning.latency.choice import Choice
 from hmc.training.pruning.latency.expected import ModelGates
 from hmc.training.pruning.latency.target import GROUPS, LatencyTarget, MeasureChoice, kept_parts
 from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.request import check_request, prune_corpus, request_text
+from hmc.training.pruning.request import check_request, length_limit, prune_corpus, request_text
 from hmc.training.pruning.results import cut_model, describe_kept, pruned_checkpoint, write_trajectory
 from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
 from hmc.training.pruning.settings import PruneSettings
@@ -99,19 +100,29 @@ def plan_pruning(
     source: Path, targets: Sequence[int | HeadBudget], train: Sequence[str], dev: str, out: Path,
     settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
 ) -> dict[str, str]:  # fmt: skip
-    """What `prune` would do with the same arguments, in words; `check_pruning` says what it raises."""
+    """What `prune` would do with the same arguments, in words. Reads the texts to their end, but those on the hub.
+
+    Raises as `check_pruning`.
+    """
     found = check_pruning(source, targets, train, dev, out, settings, neurons, nested_steps)
     config, stages = found.source.config, found.stages if settings.nested.heads == "checkpoints" else []
     made = {stage.folder: [each for each in stages if each.folder == stage.folder] for stage in stages}
     begun = any((out / name).is_dir() for name in ("state", "nested-state"))
+    languages, limit = (config.source_language, config.target_language), length_limit(found.source, settings)
+    vocabulary = Vocabulary(found.source.tokenizer)
+    counts = count_pairs(train, languages, vocabulary, limit.tokens)
+    warnings = [*counts.warnings(limit), *found.dev.warnings(vocabulary, config.architecture.max_positions)]
+    for steps in (sum(stage.steps for stage in stages), nested_steps):
+        warnings += settings.warmup_problems(steps) if steps else []
     return {
         "model": f"{source}: {found.source.layout.total} heads, {found.source.ffn_widths.total:,} feed-forward neurons",
-        "text": f"{', '.join(train)} ({config.source_language} to {config.target_language})",
-        "dev text": f"{dev}: {len(found.dev.pairs):,} of {len(found.dev.everything):,} pairs are scored",
+        "text": f"{', '.join(train)} ({' to '.join(languages)}): {counts.summary(limit)}",
+        "dev text": f"{dev}: {found.dev.summary()}",
         **{str(out / name): ", ".join(f"{s.kind}, {s.steps:,} updates" for s in parts) for name, parts in made.items()},
         **({"nested": f"{nested_steps:,} updates"} if nested_steps else {}),
         "updates": f"of {settings.batch_tokens * settings.accumulate:,} tokens, by {settings.optimizer}",
         "folder": f"{out}: {'a run that goes on' if begun else 'a new run'}",
+        **({"warning": "; ".join(warnings)} if warnings else {}),
     }
 
 
@@ -144,7 +155,7 @@ class PruningRun:
         self.source, self.settings, budgets, self.stages, self.dev, text = checked
         self.out, self.latency, settings, config = out, latency, self.settings, self.source.config
         self.vocabulary = Vocabulary(self.source.tokenizer)
-        longest = min(settings.max_length, config.architecture.max_positions)
+        longest = length_limit(self.source, settings).tokens
         teacher = load_teacher(settings.distill, source, config.architecture, self.vocabulary, longest)
         self.fabric = make_fabric(settings.run)
         with first_process_first(self.fabric):
@@ -187,6 +198,9 @@ class PruningRun:
         total = sum(s.steps for s in self.stages)
         done = sum(s.steps for s in self.stages[: progress.stage]) + progress.step
         with RunLog("prune", self.out, total, done, active=first) as log:
+            limit = length_limit(self.source, self.settings)
+            log.say_texts(self.loop.inputs, limit, self.vocabulary, self.source.architecture.max_positions)
+            log.say_warnings(self.settings.warmup_problems(total))
             with first_process_first(self.fabric):
                 if first and not progress.before:
                     open_gates(self.model)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, Kind
 from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
@@ -104,10 +105,27 @@ class PruneSettings(Section):
         """Returns the learning rate of the weights at an update of the run (from 1), scaled by the warm-up."""
         return rate * min(1.0, update / self.warmup_steps)
 
+    def warmup_problems(self, steps: int) -> list[str]:
+        """Returns what a user should know of the warm-up of a run of `steps` updates."""
+        if self.warmup_steps <= steps:
+            return []
+        return [
+            f"the {steps:,} updates end before the warm-up does (--warmup-steps {self.warmup_steps:,}): the learning "
+            "rate never reaches --learning-rate"
+        ]
+
     def with_subwords_of(self, provenance: dict[str, Any]) -> PruneSettings:
-        """Fills in BPE-dropout that is not set from the recipe in a checkpoint's provenance; without one it is 0."""
+        """Fills in BPE-dropout that is not set from the recipe in a checkpoint's provenance; without one it is 0.
+
+        Raises InvalidRequestError for a number of segmentations without BPE-dropout.
+        """
         tokenizer = _recipe_tokenizer(provenance)
         dropout = tokenizer.bpe_dropout if self.bpe_dropout is None else self.bpe_dropout
+        if not dropout and (self.bpe_dropout_copies or 1) > 1:
+            raise InvalidRequestError(
+                f"--bpe-dropout-copies {self.bpe_dropout_copies} belongs to --bpe-dropout: give its probability, such "
+                "as 0.1, or leave --bpe-dropout-copies out"
+            )
         copies = (self.bpe_dropout_copies or tokenizer.bpe_dropout_copies) if dropout else 1
         return self.model_copy(update={"bpe_dropout": dropout, "bpe_dropout_copies": copies})
 

@@ -175,15 +175,7 @@ def plan_latency_stages(
     budgets: whatever else was asked for. Raises InvalidRequestError when the latencies do not fit the model or the
     settings.
     """
-    if budgets or settings.l0_lambda is not None:
-        raise InvalidRequestError(
-            "a latency decides on heads, neurons and layers together: give it without --target-heads, --target-ffn and "
-            "--l0-lambda"
-        )
-    if settings.settle_gates:
-        raise InvalidRequestError("--settle-gates belongs to --l0-lambda; latencies always settle their gates")
-    if settings.scope != KINDS:
-        raise InvalidRequestError("a latency decides on heads of all kinds: leave --scope out")
+    check_latency_settings(settings, budgets)
     plan.check(source)
     return [
         stage
@@ -193,6 +185,19 @@ def plan_latency_stages(
             Stage("recover", None, None, settings.recover_steps, goal),
         )
     ]
+
+
+def check_latency_settings(settings: PruneSettings, budgets: Sequence[object] = ()) -> None:
+    """Raises InvalidRequestError when settings, or the budgets given too, contradict a latency."""
+    if budgets or settings.l0_lambda is not None:
+        raise InvalidRequestError(
+            "a latency decides on heads, neurons and layers together: give it without --target-heads, --target-ffn and "
+            "--l0-lambda"
+        )
+    if settings.settle_gates:
+        raise InvalidRequestError("--settle-gates belongs to --l0-lambda; latencies always settle their gates")
+    if settings.scope != KINDS:
+        raise InvalidRequestError("a latency decides on heads of all kinds: leave --scope out")
 
 
 def _check_heads(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: PruneSettings) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hmc.artifact.storage.files import write_whole
+from hmc.training.data.counts import Limit
+from hmc.training.data.vocabulary import Vocabulary
+from hmc.training.runs.state import Inputs
 
 
 class RunLog:
@@ -76,10 +80,25 @@ class RunLog:
             eta = (time.monotonic() - self.began) / done * (self.total - step)
             self.console.print(f"{self.title} {step}/{self.total}  {status}  ETA {eta / 60:.1f} min", highlight=False)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, style: str | None = None) -> None:
         """Prints one line."""
         if self.active:
-            self.console.print(text, highlight=False)
+            self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def say_warnings(self, texts: Sequence[str]) -> None:
+        """Prints a line for each text."""
+        for text in texts:
+            self.say(f"warning: {text}", "yellow")
+
+    def say_texts(self, inputs: Inputs, limit: Limit, vocabulary: Vocabulary, positions: int) -> None:
+        """Prints what was read of the training and the dev text, what is left out, and why.
+
+        limit: of training sentences. positions: those of the model.
+        """
+        counts, dev = inputs.corpus.counts, inputs.dev
+        self.say(f"training text: {counts.summary(limit)}")
+        self.say(f"dev text: {dev.summary()}")
+        self.say_warnings([*counts.warnings(limit), *dev.warnings(vocabulary, positions)])
 
 
 def _forget_after(step: int, file: Path) -> None:

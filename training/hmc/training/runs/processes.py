@@ -49,20 +49,26 @@ def make_fabric(run: RunSection) -> Fabric:
     Raises DeviceUnavailableError when cuda is asked for and absent, or run.compile without a device that it works on;
     InvalidRequestError when a launcher (torchrun) started another number of processes than the run has.
     """
-    check_processes(run)
-    if run.device == "cuda" and not torch.cuda.is_available():
-        raise DeviceUnavailableError(
-            "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
-        )
+    check_device(run)
     configure_memory()
     leave_out_cudnn()
     fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
-    if run.compile:
-        check_compilable(fabric.device)
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(leave_processes)
     return fabric
+
+
+def check_device(run: RunSection) -> None:
+    """Raises as `make_fabric`, which comes after the work of preparing a run."""
+    check_processes(run)
+    there = torch.cuda.is_available()
+    if run.device == "cuda" and not there:
+        raise DeviceUnavailableError(
+            "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
+        )
+    if run.compile:
+        check_compilable(torch.device("cuda" if there and run.device != "cpu" else "cpu"))
 
 
 def check_processes(run: RunSection) -> None:

@@ -75,8 +75,9 @@ class ModelSection(Section):
     activation: Activation = "relu"
     max_positions: int = Field(default=512, gt=1)
     start_from: str | None = None
-    """Checkpoint whose weights and vocabulary the run starts from. The settings above must equal its own, except that
-    the layers may be a multiple of its layers, each of which is then repeated."""
+    """Checkpoint whose weights, vocabulary and languages the run starts from. Its sizes take the place of defaults
+    above. Sizes that are set must equal its own, but layers may be a multiple of its layers, which are then
+    repeated."""
     layout: str | None = None
     """Head layout to train with from the first step (Voita et al. 2019, table 2, right column): a checkpoint, or a JSON
     file with the open heads of every layer of `encoder_self`, `decoder_self` and `cross`. Default: every head."""

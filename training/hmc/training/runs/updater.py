@@ -109,8 +109,8 @@ class Tally:
         if int(self._longest) >= MOST_SKIPPED:
             raise InvalidRequestError(
                 f"{int(self._longest)} updates in a row had a loss or gradient that was NaN or infinite, and were "
-                "skipped: training has diverged. The last saved state is from before. Choose a lower learning rate, a "
-                "longer warm-up, or gradient clipping, and another --out"
+                "skipped: training has diverged. No state was saved since. Choose a lower learning rate, a longer "
+                "warm-up, or gradient clipping, and another --out"
             )
         return not int(self._in_a_row)
 

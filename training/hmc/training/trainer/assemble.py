@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from hmc.artifact.checkpoint import checkpoint
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_layout
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, load_config, read_layout
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
@@ -20,10 +21,64 @@ from hmc.training.distillation.teacher import teacher_path
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import deepened, import_tensors
 from hmc.training.model.transformer import Transformer, build_transformer
-from hmc.training.runs.recipe import Recipe
+from hmc.training.runs.recipe import Recipe, TrainSection
+from hmc.training.section import Section
 
 CURRENT = "current.json"
 """File in the cache: the name of the folder with the tokens of this run."""
+
+
+def settled(recipe: Recipe) -> Recipe:
+    """Returns the recipe with what its start checkpoint knows: the languages and sizes that the recipe leaves out.
+
+    Raises InvalidRequestError when two settings say one thing, InvalidArtifactError when the checkpoint cannot be read.
+    """
+    model, tokenizer = recipe.model, recipe.tokenizer
+    if "bpe_dropout_copies" in tokenizer.model_fields_set and not tokenizer.bpe_dropout:
+        raise InvalidRequestError(
+            "tokenizer.bpe_dropout_copies belongs to tokenizer.bpe_dropout: set its probability, such as "
+            "tokenizer.bpe_dropout=0.1, or leave tokenizer.bpe_dropout_copies out"
+        )
+    if model.start_from is None:
+        return recipe
+    start_from = Path(model.start_from)
+    if tokenizer.model is not None and Path(tokenizer.model).resolve() != start_from.resolve():
+        raise InvalidRequestError(
+            f"model.start_from {start_from} brings its own tokenizer: leave tokenizer.model {tokenizer.model} out"
+        )
+    config = load_config(start_from)
+    languages = {"source_language": config.source_language, "target_language": config.target_language}
+    own = {name: value for name, value in config.architecture if name in type(model).model_fields}
+    if config.architecture.head_dim * config.architecture.heads == config.architecture.d_model:
+        del own["head_dim"]  # the default of the recipe
+    data = recipe.data.model_copy(update=_left_out(recipe.data, languages))
+    return recipe.model_copy(update={"data": data, "model": model.model_copy(update=_left_out(model, own))})
+
+
+def _left_out(section: Section, values: Mapping[str, object]) -> dict[str, object]:
+    """The values of fields that a user has not set."""
+    return {name: value for name, value in values.items() if name not in section.model_fields_set}
+
+
+def check_schedule(train: TrainSection) -> list[str]:
+    """Returns what a user should know of steps, warm-up and cool-down that contradict each other."""
+    found = []
+    peak = train.warmup_steps
+    if train.steps < peak:
+        found.append(
+            f"train.steps {train.steps:,} end before the warm-up does (train.warmup_steps {peak:,}): the learning rate "
+            f"reaches {train.steps / peak:.2g} of train.learning_rate; set train.warmup_steps to a part of train.steps"
+        )
+    if train.cooldown_steps and train.steps - train.cooldown_steps < min(peak, train.steps):
+        found.append(
+            f"train.cooldown_steps {train.cooldown_steps:,} of train.steps {train.steps:,} begin before the warm-up "
+            f"ends (train.warmup_steps {peak:,}): the learning rate never reaches train.learning_rate; together they "
+            "have to be train.steps at most"
+        )
+    after = HeadMaskSpec.parse(train.headmask).after if train.headmask else 0
+    if after >= train.steps:
+        found.append(f"train.headmask masks nothing: after={after:,} is not below train.steps {train.steps:,}")
+    return found
 
 
 def check_shape(recipe: Recipe) -> None:
@@ -53,13 +108,34 @@ def check_parts(recipe: Recipe, *, begins: bool) -> None:
             checkpoint.check_checkpoint(path)
     if not begins:
         return
-    if recipe.tokenizer.model and not start_from:
-        _tokenizer_at(Path(recipe.tokenizer.model))
+    _check_size(recipe)
     layout = HeadLayout.full(model.encoder_layers, model.decoder_layers, model.heads)
     if model.layout is not None:
         layout = read_layout(Path(model.layout))
     if recipe.train.headmask is not None:
         HeadMaskSpec.parse(recipe.train.headmask).number(layout)
+
+
+def _check_size(recipe: Recipe) -> None:
+    """Raises InvalidRequestError when `tokenizer.vocab_size` is not the size of the tokenizer that the recipe names."""
+    vocabulary = known_vocabulary(recipe)
+    if vocabulary and "vocab_size" in recipe.tokenizer.model_fields_set:
+        name = "model.start_from" if recipe.model.start_from else "tokenizer.model"
+        if recipe.tokenizer.vocab_size != len(vocabulary):
+            raise InvalidRequestError(
+                f"tokenizer.vocab_size {recipe.tokenizer.vocab_size:,}: the tokenizer of {name} has "
+                f"{len(vocabulary):,} tokens, and none is trained; leave tokenizer.vocab_size out"
+            )
+
+
+def known_vocabulary(recipe: Recipe) -> Vocabulary | None:
+    """Returns the vocabulary of the checkpoint or tokenizer that a recipe names. None: one has to be trained.
+
+    Raises InvalidArtifactError or InvalidRequestError when it cannot be used.
+    """
+    if recipe.model.start_from:
+        return Vocabulary(read_tokenizer(Path(recipe.model.start_from)))
+    return Vocabulary(_tokenizer_at(Path(recipe.tokenizer.model))) if recipe.tokenizer.model else None
 
 
 def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
@@ -68,17 +144,20 @@ def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
     When the folder has no tokenizer yet, it gets one: that of `model.start_from`, else that of `tokenizer.model`, else
     a new one trained on the training text.
     """
-    settings, start_from = recipe.tokenizer, recipe.model.start_from
-    if not any((out / name).is_file() for name in EVERY):
-        if start_from:
-            write_tokenizer(load_checkpoint(Path(start_from)).tokenizer, out)
-        elif settings.model:
-            write_tokenizer(_tokenizer_at(Path(settings.model)), out)
-        else:
-            languages = (recipe.data.source_language, recipe.data.target_language)
-            text = (s for corpus in recipe.data.train for pair in read_pairs(corpus, languages) for s in pair)
-            write_tokenizer(Vocabulary.train(text, settings.vocab_size, recipe.train.seed).files, out)
-    return Vocabulary(read_tokenizer(out))
+    if has_tokenizer(out):
+        return Vocabulary(read_tokenizer(out))
+    vocabulary = known_vocabulary(recipe)
+    if vocabulary is None:
+        languages = (recipe.data.source_language, recipe.data.target_language)
+        text = (s for corpus in recipe.data.train for pair in read_pairs(corpus, languages) for s in pair)
+        vocabulary = Vocabulary.train(text, recipe.tokenizer.vocab_size, recipe.train.seed)
+    write_tokenizer(vocabulary.files, out)
+    return vocabulary
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds the files of a tokenizer."""
+    return any((folder / name).is_file() for name in EVERY)
 
 
 def _tokenizer_at(path: Path) -> TokenizerFiles:
@@ -161,7 +240,7 @@ def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transf
         if source.ffn_widths != source.architecture.full_ffn():
             raise InvalidRequestError(
                 f"model.start_from {start_from} has lost feed-forward neurons; start from the checkpoint it was pruned "
-                "from, and prune again"
+                "from, and prune the result"
             )
         import_tensors(model, _tensors_to_start_from(source, start_from, arch, layout))
     return model
@@ -175,12 +254,26 @@ def _tensors_to_start_from(source: Checkpoint, name: str, arch: Architecture, la
     own = source.architecture
     if own == arch and source.layout == layout:
         return source.tensors
-    grows = layout == arch.full_layout() and source.layout == own.full_layout()
     same_depth = own.model_copy(update={"encoder_layers": arch.encoder_layers, "decoder_layers": arch.decoder_layers})
-    if not grows or same_depth != arch:
+    if same_depth != arch:
+        there = dict(same_depth)
+        here = dict(arch)
+        different = [f"{key} {there[key]} there, {here[key]} here" for key in there if there[key] != here[key]]
         raise InvalidRequestError(
-            f"model.start_from {name} has other widths or heads than the recipe: its "
-            f"{own} with {source.layout.total} open heads is not {arch} with {layout.total}"
+            f"model.start_from {name} is another model than that of the recipe: {'; '.join(different)}. Leave out of "
+            "[model] what the checkpoint has"
+        )
+    if own == arch:
+        raise InvalidRequestError(
+            f"model.start_from {name} has other heads than the recipe: {source.layout.total} open there, "
+            f"{layout.total} here; set model.layout={name}"
+        )
+    if layout != arch.full_layout() or source.layout != own.full_layout():
+        raise InvalidRequestError(
+            f"model.start_from {name} has {own.encoder_layers} + {own.decoder_layers} layers with "
+            f"{source.layout.total} open heads, and layers are only repeated where every head is open; leave "
+            "model.encoder_layers, model.decoder_layers and model.layout out, or start from the checkpoint that it was "
+            "pruned from"
         )
     if arch.encoder_layers % own.encoder_layers or arch.decoder_layers % own.decoder_layers:
         raise InvalidRequestError(

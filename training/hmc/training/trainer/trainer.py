@@ -23,7 +23,11 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.storage.files import write_whole
+from hmc.artifact.tokenizer.files import read_tokenizer
+from hmc.training.data.corpus import count_pairs
+from hmc.training.data.counts import Limit
 from hmc.training.data.parallel_text import DevText, check_corpora, read_dev
+from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
@@ -32,7 +36,7 @@ from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, hold, release, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
-from hmc.training.runs.processes import check_shared, first_process_first, make_fabric, seed_process
+from hmc.training.runs.processes import check_device, check_shared, first_process_first, make_fabric, seed_process
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
 from hmc.training.runs.state import Inputs, RunProgress, updates_done
@@ -40,11 +44,15 @@ from hmc.training.runs.updater import Update
 from hmc.training.trainer.assemble import (
     architecture,
     check_parts,
+    check_schedule,
     check_shape,
+    has_tokenizer,
     head_layout,
+    known_vocabulary,
     make_corpus,
     make_model,
     make_vocabulary,
+    settled,
 )
 
 
@@ -67,6 +75,7 @@ def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
     """
     languages = (recipe.data.source_language, recipe.data.target_language)
     check_shape(recipe)
+    check_device(recipe.run)
     check_corpora(recipe.data.train, languages)
     dev = read_dev(recipe.data.dev, languages, recipe.run.eval_sentences)
     check_training_folder(out)
@@ -79,20 +88,38 @@ def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
 
 
 def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
-    """What `train` would do, in words; `check_run` says what it raises."""
-    (dev, _), shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
+    """What `train` would do, in words. Reads the texts to their end, but those on the hub.
+
+    Raises InvalidRequestError or InvalidArtifactError with what to do.
+    """
+    recipe = settled(recipe)
+    (dev, same), shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
+    data, limit = recipe.data, _limit(recipe)
+    kept = same and has_results(out) and has_tokenizer(out)
+    vocabulary = Vocabulary(read_tokenizer(out)) if kept else known_vocabulary(recipe)
+    counts = count_pairs(data.train, (data.source_language, data.target_language), vocabulary, limit.tokens)
+    text = f"{', '.join(data.train)} ({data.source_language} to {data.target_language}): {counts.summary(limit)}"
+    if vocabulary is None:
+        text += f"; which of them are longer than {limit} shows when the tokenizer is trained"
     every = "epoch" if run.eval_every == "epoch" else f"{run.eval_every:,} updates"
     batch = f"{settings.batch_tokens * settings.accumulate * run.devices * run.nodes:,} tokens"
     done = updates_done(out / "state")
+    warnings = [*check_schedule(settings), *counts.warnings(limit)]
+    warnings += dev.warnings(vocabulary, shape.max_positions) if vocabulary else dev.counts.warnings()
     return {
-        "text": f"{', '.join(recipe.data.train)} ({recipe.data.source_language} to {recipe.data.target_language})",
-        "dev text": f"{recipe.data.dev}: {len(dev.pairs):,} of {len(dev.everything):,} pairs are scored, every {every}",
+        "text": text,
+        "dev text": f"{recipe.data.dev}: {dev.summary()}, every {every}",
         "model": f"{shape.encoder_layers} + {shape.decoder_layers} layers of {shape.heads} heads, width "
         f"{shape.d_model}, feed-forward {shape.ffn_dim}" + (f", from {shape.start_from}" if shape.start_from else ""),
         "updates": f"{settings.steps:,} of {batch}, by {settings.optimizer}"
         + (f", heads masked: {settings.headmask}" if settings.headmask else ""),
         "folder": f"{out}: {f'goes on after {done:,} updates' if done else 'a new run'}",
+        **({"warning": "; ".join(warnings)} if warnings else {}),
     }
+
+
+def _limit(recipe: Recipe) -> Limit:
+    return Limit(recipe.data.max_length, "data.max_length")
 
 
 class TrainingRun(Schedule):
@@ -106,6 +133,7 @@ class TrainingRun(Schedule):
         Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do. The folder is
         written to only after all checks that need no tokenised text.
         """
+        recipe = settled(recipe)
         self.recipe, self.out = recipe, out
         self.languages = (recipe.data.source_language, recipe.data.target_language)
         self.dev, resumes = check_run(recipe, out)
@@ -148,7 +176,10 @@ class TrainingRun(Schedule):
             return self.final
         with RunLog("train", self.out, self.steps, self.progress.step, active=self.fabric.is_global_zero) as log:
             parameters = sum(map(math.prod, tensor_shapes(self.model.arch, self.layout).values()))
-            log.say(f"{len(self.corpus):,} pairs, {parameters:,} parameters")
+            log.say(f"{parameters:,} parameters")
+            positions = self.model.arch.max_positions
+            log.say_texts(self.loop.inputs, _limit(self.recipe), self.vocabulary, positions)
+            log.say_warnings(check_schedule(self.recipe.train))
             self._speed = _Speed()
             self.loop.run(self, log)
             self.fabric.barrier()  # `final` is not written before every process has seen that it is missing

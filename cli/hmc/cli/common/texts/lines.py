@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.git_lfs import refuse_pointer
-from hmc.artifact.storage.rows import NULLS
-from hmc.serving.requests.checks import OTHER_FORMS, decode_line, what_to_do
+from hmc.artifact.storage.rows import null_bytes
+from hmc.serving.requests.checks import decode_line, other_form, what_to_do
 
 
 @contextlib.contextmanager
@@ -50,8 +50,8 @@ def read_text(file: Path | None) -> str:
 
 def _decoded(data: bytes, name: str) -> str:
     refuse_pointer(data, name)
-    if b"\0" in data and not data.startswith(tuple(OTHER_FORMS)):
-        raise InvalidRequestError(f"{name} has {NULLS}")
+    if not other_form(data) and (problem := null_bytes(data)):
+        raise InvalidRequestError(f"{name} has {problem}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -61,15 +61,17 @@ class CorpusSource(BaseModel):
     sentences: int
     sha256: str
     """Over the sentences that were used, so that a limit on their number changes it."""
+    left_out: list[str] = Field(default=[], exclude_if=lambda reasons: not reasons)
+    """What of the corpus was not used, and why, for users."""
 
 
-def corpus_source(name: str, sentences: Iterable[str | tuple[str, ...]]) -> CorpusSource:
+def corpus_source(name: str, sentences: Iterable[str | tuple[str, ...]], left_out: Sequence[str] = ()) -> CorpusSource:
     """Digest of sentences, or of tuples of aligned sentences (one line each, sides separated by TAB)."""
     digest, count = hashlib.sha256(), 0
     for count, sentence in enumerate(sentences, 1):  # noqa: B007
         line = sentence if isinstance(sentence, str) else "\t".join(sentence)
         digest.update(f"{line}\n".encode())
-    return CorpusSource(name=name, sentences=count, sha256=digest.hexdigest())
+    return CorpusSource(name=name, sentences=count, sha256=digest.hexdigest(), left_out=list(left_out))
 
 
 def _versions() -> dict[str, str]:

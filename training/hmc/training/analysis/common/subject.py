@@ -13,7 +13,8 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, lo
 from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.heads import HeadLayout
 from hmc.training.analysis.common.result import CheckpointSource, CorpusSource, Result, corpus_source
-from hmc.training.data.parallel_text import first_pairs, read_pairs
+from hmc.training.data.counts import PairCounts
+from hmc.training.data.parallel_text import filled_pairs, first_pairs, read_pairs
 from hmc.training.data.rows import Pair
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.checkpoints import model_from_checkpoint
@@ -123,10 +124,12 @@ def read_text(corpus: str, languages: tuple[str, str], sentences: int = 0) -> Te
     """
     if sentences < 0:
         raise InvalidRequestError(f"sentences {sentences}: choose 1 or more, or 0 for all")
-    filled = (pair for pair in read_pairs(corpus, languages) if all(side.strip() for side in pair))
+    counts = PairCounts()
+    filled = filled_pairs(read_pairs(corpus, languages, counts), counts)
     pairs = tuple(first_pairs(corpus, filled, sentences or None))
     if len(pairs) < 2:
         raise InvalidRequestError(
             f"corpus {corpus!r} has {len(pairs)} sentence pairs with text on both sides; an analysis needs 2 or more"
         )
-    return Text(pairs, corpus_source(corpus, pairs))
+    empty = [f"{counts.empty:,} of {counts.pairs:,} pairs have an empty side, and are left out"] if counts.empty else []
+    return Text(pairs, corpus_source(corpus, pairs, [*empty, *counts.column_warnings()]))
