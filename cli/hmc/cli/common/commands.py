@@ -1,6 +1,7 @@
 """What every command is wrapped in: values of options are checked, errors and signals become exit codes.
 
-Exit codes: 0 success, 1 a bug, 2 a wrong command line, input or artifact, 130 Ctrl-C.
+Exit codes: 0 success, 1 a bug, 2 a wrong command line, input or artifact, 75 what may pass (a server that does not
+answer), 130 Ctrl-C. `hmc.cli.reference` has the whole list.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperOption
 
 from hmc.artifact.distribution import how_to_install
-from hmc.artifact.errors import HmcError, InternalServiceError
+from hmc.artifact.errors import HmcError, InternalServiceError, RetryableError
 from hmc.cli.common.consoles import say
 from hmc.cli.common.options import opt
 
@@ -53,6 +54,8 @@ HINTS = {
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
 }
 """Advice for errors of writing. Such errors may name no file."""
+TRY_AGAIN = 75
+"""The exit code of a command that may succeed later as it is: EX_TEMPFAIL of sysexits.h."""
 EXIT_CODE = 128 + signal.SIGTERM
 """The exit code that shells report for a process ended by SIGTERM."""
 
@@ -82,7 +85,7 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
                 raise
             code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
         except HmcError as error:
-            code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
+            code = complain(str(error), _exit_code(error))
         except OSError as error:
             if error.filename is None and error.errno not in HINTS:
                 raise
@@ -97,6 +100,13 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
     ]
     run.__signature__ = inspect.Signature([*_options(command), *ours])  # type: ignore[attr-defined]  # what typer reads
     return run
+
+
+def _exit_code(error: HmcError) -> int:
+    if isinstance(error, InternalServiceError):
+        return 1
+    useless = error.retry_after_s is not None and error.retry_after_s < 0
+    return TRY_AGAIN if isinstance(error, RetryableError) and not useless else 2
 
 
 def _options(of: Any) -> Iterator[inspect.Parameter]:
