@@ -12,7 +12,7 @@ from types import TracebackType
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
-from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
 from hmc.serving.documents.local import translate_texts
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation, Target, scoring_options, targets_of
@@ -271,7 +271,8 @@ class Translator:
                     futures[index] = self.submit(texts[index], options, targets[index], block=True)
                 except InvalidRequestError as error:
                     number = index if indices is None else indices[index]
-                    raise InvalidRequestError(f"text {number}: {error}") from error
+                    message = f"text {number}: {error}"
+                    raise InvalidRequestError(message, [Violation(f"text {number}", message)]) from error
             return [_result(future) for future in futures if future is not None]
         except BaseException:
             for future in futures:

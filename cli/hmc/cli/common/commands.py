@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import BadParameter
 from typer.core import TyperCommand, TyperOption
+from typer.models import OptionInfo
 
 from hmc.artifact.distribution import how_to_install
-from hmc.artifact.errors import HmcError, InternalServiceError, RetryableError
+from hmc.artifact.errors import HmcError, InternalServiceError, RetryableError, plain_problem, renamed
 from hmc.cli.common.consoles import say
 from hmc.cli.common.options import opt
 
@@ -54,6 +55,16 @@ HINTS = {
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
 }
 """Advice for errors of writing. Such errors may name no file."""
+OF_FIELDS = {
+    "beam_size": "beam",
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "suppressed_tokens": "suppress_token",
+    "suppressed_phrases": "suppress_phrase",
+    "attention_heads": "attention_head",
+    "target_language": "to",
+    "limit": "sentences",
+}
+"""Field of a request or of settings → the parameter of commands that sets it, where the names differ."""
 TRY_AGAIN = 75
 """The exit code of a command that may succeed later as it is: EX_TEMPFAIL of sysexits.h."""
 EXIT_CODE = 128 + signal.SIGTERM
@@ -66,7 +77,10 @@ VERBOSE = Annotated[bool, opt(SAYING, "Log what happens inside, too.", "--verbos
 
 def guarded(command: Callable[..., R]) -> Callable[..., R]:
     """Wraps a command: it takes --quiet and --verbose, and errors that a user can act on become a message and an exit
-    code, without a traceback. A parameter that is a dataclass stands for several options, its fields."""
+    code, without a traceback. A parameter that is a dataclass stands for several options, its fields. Each paragraph of
+    the docstring is a line of the help, which the terminal wraps. Fields in errors are named as their options."""
+    options = {each.name: option for each in _options(command) if (option := _option_of(each))}
+    options |= {field: options[name] for field, name in OF_FIELDS.items() if name in options}
 
     @functools.wraps(command)
     def run(*, quiet: bool = False, verbose: bool = False, **given: Any) -> R:
@@ -85,7 +99,9 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
                 raise
             code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
         except HmcError as error:
-            code = complain(str(error), _exit_code(error))
+            unset = {name for name, value in given.items() if value is None}  # it may be set elsewhere
+            known = {field: options[field] for field in options if OF_FIELDS.get(field, field) not in unset}
+            code = complain(renamed(str(error), known), _exit_code(error))
         except OSError as error:
             if error.filename is None and error.errno not in HINTS:
                 raise
@@ -98,8 +114,20 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
         for name, kind in (("quiet", QUIET), ("verbose", VERBOSE))
     ]
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     run.__signature__ = inspect.Signature([*_options(command), *ours])  # type: ignore[attr-defined]  # what typer reads
     return run
+
+
+def _option_of(parameter: inspect.Parameter) -> str | None:
+    """The option that sets a parameter, such as `--from`; None for an argument."""
+    for declared in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(declared, OptionInfo):
+            words = (declared.default, *(declared.param_decls or ()))  # the first name is where a default would be
+            names = [word for word in words if isinstance(word, str) and word.startswith("--")]
+            return names[0].partition("/")[0] if names else f"--{parameter.name.replace('_', '-')}"
+    return None
 
 
 def _exit_code(error: HmcError) -> int:
@@ -158,9 +186,15 @@ class CheckedCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """As click does it. Raises BadParameter where an option stands in place of a value."""
+        """As click does it. Raises BadParameter where an option stands in place of a value, and, in plain words, for a
+        value that is none of its type."""
         _check_values(self.get_params(ctx), list(takewhile(lambda word: word != "--", args)), ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except BadParameter as error:
+            if found := getattr(error.__cause__, "errors", None):  # those of Pydantic
+                error.message = "; ".join(f"{each['input']!r}: {plain_problem(each)}" for each in found())
+            raise
 
 
 def _check_values(params: Sequence[Parameter], args: Sequence[str], ctx: Context) -> None:

@@ -169,8 +169,19 @@ class BackendOptions:
 
     def selector(self) -> Selector:
         """The choice of a level. Raises InvalidRequestError if it is none."""
+        from hmc.artifact.errors import InvalidRequestError
         from hmc.serving.requests.selectors import Selector
 
+        choices = {
+            "--level": self.level,
+            "--max-heads": self.max_heads,
+            "--max-bleu-drop": self.max_bleu_drop,
+            "--latency-budget-ms": self.latency_budget_ms,
+            "--auto": self.auto or None,
+        }
+        chosen = [option for option, value in choices.items() if value is not None]
+        if len(chosen) > 1:
+            raise InvalidRequestError(f"{' and '.join(chosen)} each choose the level: give one of them")
         return Selector(
             self.level, self.max_heads, self.max_bleu_drop, self.latency_budget_ms, self.auto, self.model,
             self.source_language, self.to,
