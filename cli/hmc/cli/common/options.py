@@ -72,6 +72,15 @@ def opt(panel: str, text: str, *names: str, metavar: str | None = None, **more: 
     return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **more)
 
 
+EvalText = Annotated[
+    tuple[Path, Path] | None,
+    opt(
+        "Scoring",
+        "Test set, source and reference file. Every level is scored on it, and the bundle records the scores.",
+        "--eval",
+        metavar="SRC REF",
+    ),
+]
 TOKEN_VARIABLE, SERVER_VARIABLE = "HMC_TOKEN", "HMC_SERVER"
 SERVER = opt(WHERE, "Address of a running server.", metavar="HOST:PORT", envvar=SERVER_VARIABLE)
 """Commands that always need a server use `Annotated[str, SERVER]`."""
