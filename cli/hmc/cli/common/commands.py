@@ -49,6 +49,10 @@ EXTRA_OF_MODULE = {
     "ray": "ray",
 }
 """Top-level module → the extra that installs it."""
+REINSTALL = (
+    "part of it is missing, as where both builds were installed and one was removed; run `pip uninstall onnxruntime "
+    "onnxruntime-gpu`, and then `pip install onnxruntime`, or onnxruntime-gpu for CUDA"
+)
 HINTS = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room",
@@ -93,7 +97,13 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
             # The reader of our output, such as `head`, has closed the pipe. Nothing more is printed.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 141
-        except ModuleNotFoundError as error:
+        except (ImportError, AttributeError) as error:
+            module = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", "")
+            if str(module).partition(".")[0] == "onnxruntime":
+                code = complain(f"ONNX Runtime cannot be used ({error}): {REINSTALL}")
+                raise SystemExit(code) from error
+            if not isinstance(error, ModuleNotFoundError):
+                raise
             extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise
