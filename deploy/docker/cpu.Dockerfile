@@ -24,7 +24,7 @@ ENV PATH=/opt/hmc/bin:$PATH \
 USER 10001:10001
 VOLUME ["/cache"]
 EXPOSE 50051 9090
-# By a shell, because Docker reserves the exit status 2 that `hmc` has for a server that is not ready.
+# By a shell, because Docker knows only the exit statuses 0 and 1, and `hmc` has 75 for a server that is not ready.
 # hadolint ignore=DL3025
 HEALTHCHECK --start-period=120s --interval=15s --timeout=10s CMD hmc health --server "localhost:$HMC_PORT" --timeout 5 || exit 1
 ENTRYPOINT ["hmc"]

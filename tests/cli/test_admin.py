@@ -14,6 +14,7 @@ from tests.guards.test_help_is_light import probe
 from tests.serving.certificates import make_certificate, make_client_certificate
 from tests.serving.fakes import FakeFactory, eventually, write_bundle
 
+from hmc.cli.common.commands import TRY_AGAIN
 from hmc.serving.client import Client
 from hmc.serving.requests.work import BatchLoad, LevelWork
 from hmc.serving.server.background import BackgroundServer
@@ -97,7 +98,9 @@ def test_what_cannot_be_done(hmc: Hmc, server: BackgroundServer, arguments: list
 
 def test_a_folder_that_is_no_bundle(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
     ran = hmc("admin", "reload", tmp_path / "nowhere", "--server", server.address)
-    assert ran.stderr.startswith(f"hmc: bundle {tmp_path}/nowhere cannot be used:\n  - bundle.json is missing")
+    assert ran.stderr.startswith(
+        f"hmc: bundle {tmp_path}/nowhere cannot be used:\n  - there is no {tmp_path}/nowhere\n"
+    )
 
 
 def test_a_level_in_use_is_freed_when_its_requests_are_answered(
@@ -109,7 +112,7 @@ def test_a_level_in_use_is_freed_when_its_requests_are_answered(
         assert next(answers).result().text == "h6:first"
         eventually(lambda: held.pending == 1)
         ran = hmc("admin", "unload", "h6", "--server", server.address, "--timeout", 0.3)
-        assert (ran.exit_code, ran.stdout) == (2, "")
+        assert (ran.exit_code, ran.stdout) == (TRY_AGAIN, "")
         assert f"{server.address} is not done after 0.3 s and continues: it finishes running requests" in ran.stderr
         assert not held.closed
         held.release.set()
@@ -123,7 +126,7 @@ def test_no_server(hmc: Hmc, arguments: list[str]) -> None:
     with socket.socket() as probed:
         probed.bind(("127.0.0.1", 0))
         ran = hmc("admin", *arguments, "--server", f"127.0.0.1:{probed.getsockname()[1]}")
-    assert ran.exit_code == 2
+    assert ran.exit_code == TRY_AGAIN
     assert "is `hmc serve` running there" in ran.stderr
     refused(hmc("admin", *arguments), "Missing option")
 

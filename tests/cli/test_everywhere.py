@@ -81,3 +81,20 @@ def test_the_environment_names_the_server(server: BackgroundServer, fake_bundle:
     both = run_hmc(["levels", fake_bundle, "--server", "other:1"], env=there)
     assert "give exactly one of BUNDLE (a directory) and --server HOST:PORT" in both.stderr
     refused(run_hmc(["translate", "A man."], env={"HMC_SERVER": None}), "--server")
+
+
+@pytest.mark.parametrize("left", ["", "class InferenceSession: pass\n"])
+def test_a_damaged_onnx_runtime_is_an_error_that_says_what_to_do(
+    tiny_bundle: Path, tiny_checkpoint: Path, tmp_path: Path, left: str
+) -> None:
+    """Both builds have files of the same names: whoever removes one takes them from the other."""
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text(left)
+    for words in (("translate", "--bundle", tiny_bundle, "a"), ("compile", tiny_checkpoint, "-o", tmp_path / "b")):
+        command = [sys.executable, "-m", "hmc.cli", *map(str, words)]
+        ran = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 2, ran.stderr
+        assert "Traceback" not in ran.stderr
+        assert "pip uninstall onnxruntime onnxruntime-gpu" in ran.stderr

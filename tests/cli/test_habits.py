@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Hmc
-from tests.command import done, hmc_command, refused
+from tests.command import done, hmc_command, refused, run_hmc
 from tests.processes import environment
 
 from hmc.cli.analyze import ANALYSES
@@ -57,6 +58,62 @@ def test_long_help_has_panels_and_every_option_a_text(command: Any) -> None:
     own = [option for option in options if option.name not in ("help", "quiet", "verbose")]
     if len(own) > LONG:
         assert {option.rich_help_panel is None for option in own} == {False}
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_a_sentence_of_the_help_ends_where_the_terminal_does(command: Any) -> None:
+    """A docstring's line end is none of the help: the terminal wraps."""
+    for text in (command.help, *(param.help for param in command.params if param.help)):
+        assert [paragraph for paragraph in text.split("\n\n") if "\n" in paragraph] == []
+
+
+def test_the_list_of_commands_is_wrapped_by_the_terminal(hmc: Hmc) -> None:
+    shown = run_hmc(["--help"], env={"TERMINAL_WIDTH": "400"}).stdout
+    for panel in COMMANDS.values():
+        for name in panel:
+            first = hmc_command().commands[name.rstrip("_")].help.partition("\n\n")[0]
+            assert first in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("translate --bundle b --level x --max-heads 5 a", "--level and --max-heads each choose the level: give one"),
+        ("score f f --bundle b --auto --max-bleu-drop 1", "--max-bleu-drop and --auto each choose the level"),
+        ("translate --bundle b --beam 0 a", "--beam 0: choose 1 to 16"),
+        ("translate --bundle b --beam 2 --n-best 3 a", "--n-best 3: choose 1 to --beam (2)"),
+        ("translate --bundle b --no-repeat-ngram 101 a", "--no-repeat-ngram 101: choose 0 to 100"),
+        ("translate --bundle b --sample --top-p 3 a", "--top-p 3.0: choose more than 0, up to 1"),
+        ("translate --bundle b --to= a", "--to has 0 characters: give 1 to 64, or none"),
+        ("translate --bundle b --from= a", "--from has 0 characters"),
+        ("translate --bundle b --sample --coverage-penalty 1 a", "--coverage-penalty are for beam search"),
+        ("distill c --source f -o o --beam 0", "--beam 0: choose 1 to 16"),
+        ("distill c --source f -o o --n-best 9", "--n-best 9: choose 1 to --beam (4)"),
+        ("bench b --source f --beam 0", "--beam 0: choose 1 to 16"),
+        ("bench b --source f --sentences -1", "--sentences -1: choose 1 sentence or more"),
+        ("bench load --server x:1 --source f --share 2", "--share 2: choose a number above 0"),
+        ("bench load --server x:1 --source f --beam 0", "--beam 0: choose 1 to 16"),
+        ("serve b --max-rows 0", "--max-rows 0: choose 1 or more"),
+        ("up b --no-serve --port 99999", "b: no such"),
+    ],
+)
+def test_errors_speak_of_options(hmc: Hmc, tmp_path: Path, words: str, said: str) -> None:
+    (tmp_path / "f").write_text("a dog\n")
+    refused(hmc(*(str(tmp_path / word) if word in ("f", "o") else word for word in words.split())), said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("translate", "--beam", "abc", "a"), "'--beam': 'abc': choose a whole number"),
+        (("translate", "--length-penalty", "abc", "a"), "'--length-penalty': 'abc': choose a number"),
+        (("serve", "b", "--port", "1.5"), "'--port': '1.5': choose a whole number"),
+        (("up", "b", "--prune-steps", "3"), "'--prune-steps': '3': choose 10 or more"),
+        (("prune", "c", "-o", "o", "--learning-rate", "x"), "'--learning-rate': 'x': choose a number"),
+    ],
+)
+def test_a_value_of_another_type_is_named_in_plain_words(hmc: Hmc, words: tuple[str, ...], said: str) -> None:
+    assert said in " ".join(refused(hmc(*words)).stderr.split())
 
 
 def test_completion_is_offered(hmc: Hmc) -> None:

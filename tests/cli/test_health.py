@@ -11,6 +11,7 @@ from tests.command import refused
 from tests.serving.fakes import FakeFactory
 from tests.serving.http.conftest import url_of
 
+from hmc.cli.common.commands import TRY_AGAIN
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -25,23 +26,40 @@ def test_a_server_that_serves(hmc: Hmc, server: BackgroundServer) -> None:
 def test_a_server_that_does_not_serve(hmc: Hmc, server: BackgroundServer, factory: FakeFactory) -> None:
     factory["full"].failure = "stopped"
     ran = hmc("health", "--server", server.address, "--timeout", "1")
-    assert ran.exit_code == 2
+    assert ran.exit_code == TRY_AGAIN
     assert f"{server.address} is not ready after 1 s: its health is not SERVING yet" in ran.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ("--server", "localhost:1", "--timeout", "2"),
-            "localhost:1 is not ready after 2 s: localhost:1: nothing answers there; is `hmc serve` running there",
-        ),
         (("--timeout", "0"), "--timeout 0: choose more than 0 seconds"),
         (("--server", "localhost"), "localhost"),
     ],
 )
 def test_what_stands_in_the_way_is_said(hmc: Hmc, arguments: tuple[str, ...], said: str) -> None:
     refused(hmc("health", *arguments), said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("health", "--timeout", "0.5"),
+        ("levels",),
+        ("translate", "a"),
+        ("admin", "status"),
+        ("admin", "unload", "full"),
+        ("score", __file__, __file__),
+        ("bench", "load", "--source", __file__, "--rate", "1", "--seconds", "1"),
+    ],
+)
+def test_a_server_that_is_down_is_no_wrong_command(hmc: Hmc, words: tuple[str, ...]) -> None:
+    """Scripts try the first again, and never the second."""
+    ran = hmc(*words, "--server", "localhost:1")
+    assert ran.exit_code == TRY_AGAIN, ran.output
+    assert "localhost:1: nothing answers there; is `hmc serve` running there" in ran.stderr
+    refused(hmc(*words, "--server", "localhost:1", "--no-such-option"), "No such option: --no-such-option")
+    refused(hmc(*words, "--server", "localhost"), "localhost")
 
 
 def test_the_port_of_http_is_told_apart(hmc: Hmc, fake_bundle: Path, factory: FakeFactory) -> None:

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+from rich.console import Console
 from tests.cli.conftest import Hmc
 from tests.command import done, refused
 from tests.manifests import changed_manifest
@@ -141,3 +143,35 @@ def test_what_a_level_computes(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> N
         level.files = {name: digest for name, digest in level.files.items() if "/program." not in name}
     write_manifest(manifest, old)
     refused(hmc("levels", old, "--program", "full"), "level 'full' has no step program", "ONNX Runtime serves it")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+def test_a_narrow_terminal_cuts_nothing(
+    hmc: Hmc, fake_bundle: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_terminal() -> Console:
+        return Console(width=width, force_terminal=True, color_system=None)
+
+    monkeypatch.setattr("hmc.cli.common.consoles.open_console", on_terminal)
+    with changed_manifest(fake_bundle) as raw:
+        raw["levels"][0]["latency"] = {
+            "p50_ms": 111.1, "p95_ms": 122.2, "p99_ms": 133.3, "batch": 1, "beam": 4, "requests": 9, "machine": "m",
+        }  # fmt: skip
+    shown = done(hmc("levels", fake_bundle)).stdout
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    for text in ("full (default)", "h12", "h6", "29.80", "-0.20 (-0.30 to -0.10)", "111.1"):
+        assert text in shown.replace("\u00a0", " ")
+    if width < 80:
+        assert "┃" not in shown
+
+
+def test_a_bundle_that_is_replaced_is_named(
+    hmc: Hmc, fake_bundle: Path, tmp_path: Path, tiny_checkpoint: Path, opus: Path
+) -> None:
+    said = f"--out {fake_bundle}: what is there is replaced at the end, and with it the recorded quality and latency of"
+    ran = hmc("compile", tiny_checkpoint, "-o", fake_bundle)
+    assert said in ran.stderr
+    assert "is replaced" not in done(hmc("compile", tiny_checkpoint, "-o", tmp_path / "new")).stderr
+    done(hmc("import", opus, "-o", tmp_path / "imported"))
+    assert "what is there is replaced" in done(hmc("import", opus, "-o", tmp_path / "imported")).stderr

@@ -67,6 +67,58 @@ def test_runs_are_not_strewn_into_models(tmp_path: Path, marker: str, what: str)
         check_run_folder(tmp_path)
 
 
+TAKES_A_BUNDLE = ("serve PATH", "levels PATH", "translate --bundle PATH a", "score FILE FILE --bundle PATH",
+                  "bench PATH --source FILE")  # fmt: skip
+TAKES_A_CHECKPOINT = (
+    "compile PATH -o OUT", "compile PATH --target-heads 50% -o OUT", "compile a=PATH -o OUT", "export PATH -o OUT",
+    "prune PATH --data FILE,FILE --dev FILE,FILE --target-heads 12 -o OUT", "prune PATH --source FILE -o OUT",
+    "distill PATH --source FILE -o OUT", "analyze importance PATH --data FILE,FILE -o OUT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [*TAKES_A_BUNDLE, *TAKES_A_CHECKPOINT])
+def test_a_wrong_folder_is_named_with_the_command_that_takes_it(
+    hmc: Hmc,
+    tiny_checkpoint: Path,
+    fake_bundle: Path,
+    opus: Path,
+    tmp_path: Path,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hmc.serving.server.observing.logs.set_up", lambda *_, **__: None)  # the log of this process
+    (tmp_path / "file").write_text("a dog\n")
+    (tmp_path / "run with a blank" / "level").mkdir(parents=True)
+    wants_a_bundle = words in TAKES_A_BUNDLE
+    kind, marker = ("bundle", "bundle.json") if wants_a_bundle else ("checkpoint", "config.json")
+    held = (fake_bundle if wants_a_bundle else tiny_checkpoint) / marker
+    (tmp_path / "run with a blank" / "level" / marker).write_text(held.read_text())
+
+    def told(path: Path, *said: str) -> None:
+        places = {"PATH": str(path), "FILE": str(tmp_path / "file"), "OUT": str(tmp_path / "out")}
+        given = [word.replace("FILE,FILE", "FILE FILE") for word in words.split()]
+        for name, place in places.items():
+            given = [word.replace(name, place) for word in given]
+        refused(hmc(*given), f"{kind} {path} cannot be used", *said)
+
+    told(tmp_path / "nowhere", f"there is no {tmp_path / 'nowhere'}")
+    told(tmp_path / "file", "file is a file", "Give the directory that `hmc ")
+    told(tmp_path / "run with a blank", f"it is a folder that holds {kind}s: level", "such as ", "/level.")
+    if wants_a_bundle:
+        told(tiny_checkpoint, "it is a checkpoint", f"Compile it with `hmc compile {tiny_checkpoint} -o BUNDLE`")
+        told(opus, "it is a model of another program", f"`hmc up {opus}` imports, compiles and serves it")
+    else:
+        told(fake_bundle, "it is a bundle, which is compiled already", f"`hmc serve {fake_bundle}` serves it")
+
+
+def test_a_damaged_folder_is_none_of_another_kind(hmc: Hmc, fake_bundle: Path, tmp_path: Path) -> None:
+    (fake_bundle / "bundle.json").write_text("{")
+    refused(hmc("serve", fake_bundle), "bundle.json is not JSON")
+    (tmp_path / "empty").mkdir()
+    refused(hmc("serve", tmp_path / "empty"), "bundle.json is missing", "Give the directory `hmc compile -o` wrote")
+    refused(hmc("compile", tmp_path / "empty", "-o", tmp_path / "out"), "config.json is missing")
+
+
 def test_commands_refuse_before_they_work(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tiny_checkpoint.iterdir()}
     pruned = hmc("prune", tiny_checkpoint, "--data", "a b", "--dev", "a b", "--out", tiny_checkpoint)

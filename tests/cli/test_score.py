@@ -75,8 +75,8 @@ def test_every_selector(
 @pytest.mark.parametrize(
     ("selector", "said"),
     [
-        (["--auto", "--level", "h6"], "name and auto exclude each other; give one"),
-        (["--max-bleu-drop", -1], "max_bleu_drop -1.0: choose 0 or more BLEU points"),
+        (["--auto", "--level", "h6"], "--level and --auto each choose the level: give one of them"),
+        (["--max-bleu-drop", -1], "--max-bleu-drop -1.0: choose 0 or more BLEU points"),
         (["--latency-budget-ms", 2], "no level answers within 2 ms; the fastest is 'h6' with 10 ms"),
     ],
 )
@@ -106,4 +106,4 @@ def test_a_reference_that_is_too_long_is_named_by_its_line(
     write_lines(tmp_path / "text", lines)
     where = str(tiny_bundle) if place == "--bundle" else server.address
     ran = refused(hmc("score", tmp_path / "text", tmp_path / "text", place, where))
-    assert ran.stderr.startswith("hmc: line 70: ")
+    assert ran.stderr.startswith("hmc: line 70")

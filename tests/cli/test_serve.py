@@ -199,7 +199,7 @@ def test_settings_are_printed(hmc: Hmc, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("none", "bundle.json is missing"),
+        ("none", "nowhere cannot be used:\n  - there is no "),
         ("future", "schema version 99; this hmc reads versions 2 to 5\nUpgrade hmc"),
         ("missing", "h6/decoder.onnx is missing"),
         ("changed", "h6/decoder.onnx has sha256"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Hmc
-from tests.command import refused
+from tests.command import done, refused
 from tests.processes import environment
 from tests.support.files import write_lines
 from tests.tiny import SENTENCES, tiny_checkpoint_at
@@ -81,10 +81,12 @@ def test_pruned_levels_are_served(data: Path, tmp_path: Path, hmc: Hmc) -> None:
     command = [sys.executable, "-m", "hmc.cli", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
-        said = [json.loads(process.stdout.readline()) for _ in range(4)]
-        assert [step.get("step") for step in said] == ["import", "prune", "compile", None]
-        assert said[3]["levels"] == ["full-int8", "h36-int8"]
-        with Client(said[3]["address"]) as client:
+        said = [json.loads(process.stdout.readline()) for _ in range(5)]
+        assert [step.get("step") for step in said] == ["import", "prune", "compile", "measure", None]
+        qualities = [level.quality for level in validate(Path(said[3]["folder"])).levels]
+        assert [quality and quality.test_set for quality in qualities] == ["translations of the unpruned model"] * 2
+        assert said[4]["levels"] == ["full-int8", "h36-int8"]
+        with Client(said[4]["address"]) as client:
             client.wait_ready()
             answer = client.translate(["A man plays the guitar."], "full-int8")
             assert [translation.text for translation in answer] == ["Ein Mann spielt Gitarre."]
@@ -93,7 +95,8 @@ def test_pruned_levels_are_served(data: Path, tmp_path: Path, hmc: Hmc) -> None:
         process.communicate()
     assert process.returncode == 0
     again = hmc(*arguments[:-2], "--no-serve")
-    assert [step["kept"] for step in steps(again.stdout)] == [True, True, True]
+    assert [step["kept"] for step in steps(again.stdout)] == [True, True, True, True]
+    assert "agreement with the unpruned model on held-out text of --source, not BLEU against people" in again.stderr
 
 
 def test_the_server_is_set_up_as_that_of_serve(
@@ -108,10 +111,37 @@ def test_the_server_is_set_up_as_that_of_serve(
     monkeypatch.setenv("HMC_TOKEN", "secret")
     monkeypatch.setenv("HMC_PORT", "50052")
     arguments = ("up", opus, "-o", tmp_path / "out")
-    for more in ((), ("--port", "0")):
+    for more in ((), ("--port", "0", "--http-port", "0")):
         ran = hmc(*arguments, *more)
         assert ran.exit_code == 0, ran.output
-    assert [(each.token, each.port) for each in served] == [("secret", 50052), ("secret", 0)]
+    assert [(each.token, each.port, each.http_port) for each in served] == [("secret", 50052, None), ("secret", 0, 0)]
+
+
+def test_a_folder_needs_no_dot_and_slash(hmc: Hmc, opus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(opus.parent)
+    ran = hmc("up", opus.name, "--no-serve", "--json")
+    assert [step["step"] for step in steps(ran.stdout)] == ["import", "compile"]
+
+
+def test_levels_are_measured_on_a_test_set(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    """Quality and the latency of single sentences, which the selectors need. A second run measures nothing again."""
+    source, reference = tmp_path / "text.en", tmp_path / "text.de"
+    write_lines(source, SENTENCES)
+    write_lines(reference, SENTENCES)
+    arguments = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json", "--eval", source, reference)
+    first, second = (hmc(*arguments) for _ in range(2))
+    assert [step["step"] for step in steps(first.stdout)] == ["import", "compile", "measure"], first.output
+    assert [step["kept"] for step in steps(second.stdout)] == [True, True, True]
+    bundle = Path(steps(first.stdout)[-1]["folder"])
+    (level,) = validate(bundle).levels
+    assert level.quality
+    assert level.latency
+    assert (level.quality.test_set, level.quality.sentences, level.latency.batch) == ("text", len(SENTENCES), 1)
+    assert "not BLEU against people" not in first.stderr
+    for selector in (("--max-bleu-drop", "1"), ("--latency-budget-ms", "100000")):
+        done(hmc("translate", "--bundle", bundle, *selector, "A dog runs."))
+    unmeasured = hmc(*arguments[:-3])
+    assert steps(unmeasured.stdout)[-1]["folder"] != str(bundle)
 
 
 def test_what_the_model_asks_for_in_vain_is_said(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
@@ -132,8 +162,14 @@ def test_a_damaged_bundle_is_not_taken_for_a_finished_step(hmc: Hmc, opus: Path,
 
 def test_what_cannot_work_is_said_first(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
     for arguments, said in (
-        (("up", tmp_path / "missing"), "no such file or folder, and no name on the Hugging Face hub"),
+        (
+            ("up", tmp_path / "missing"),
+            "no such file or folder here; give the path of a model, or its name on the Hugging Face hub",
+        ),
         (("up", opus, "--target-heads", "50%"), "--target-heads needs --source"),
+        (("up", "opus-mt-en-de"), "with its owner, such as Helsinki-NLP/opus-mt-en-de"),
+        (("up", opus, "--http-port", "99999"), "--http-port 99999: choose 0 to 65535"),
+        (("up", opus, "--eval", tmp_path / "none.en", tmp_path / "none.de"), "none.en: no such file"),
         (("up", opus, "--source", tmp_path / "none.en"), "none.en: no such file"),
         (("up", opus, "--precision", "int9"), "--precision 'int9': choose fp32"),
         (("up", opus, "-o", opus), "is a model; give a folder of its own"),

@@ -33,8 +33,10 @@ def command(
     from hmc.artifact.marian.weights import starts_from_zero
     from hmc.artifact.marian.writer import export_marian
     from hmc.artifact.storage.formats import check_replaceable
+    from hmc.cli.common.outputs import say_replaced
 
     check_replaceable(out, FORMAT, [checkpoint])
+    say_replaced(out)
     loaded = load_checkpoint(checkpoint)
     export_marian(loaded, out, masked=masked, zero_start=zero_start)
     whole = loaded.architecture.full_layout().total

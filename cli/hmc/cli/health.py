@@ -16,7 +16,7 @@ def command(
     timeout: Annotated[float, typer.Option(help="Seconds to wait until the server serves.")] = 2.0,
     json_output: Annotated[bool, typer.Option("--json", help="Print the address and the health as JSON.")] = False,
 ) -> None:
-    """Wait until a server is ready. The exit status is 0 if it is, and 2 if it is not within --timeout.
+    """Wait until a server is ready. The exit status is 0 if it is, and 75 if it is not within --timeout.
 
     A server that loads, drains, or whose default level has failed, is not ready. No token is needed.
     """

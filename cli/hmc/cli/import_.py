@@ -38,10 +38,12 @@ def command(
     from hmc.artifact.model.architecture import parameter_count
     from hmc.artifact.storage.formats import check_replaceable
     from hmc.cli.common.consoles import note, open_console
+    from hmc.cli.common.outputs import say_replaced
     from hmc.pipelines.importing import import_model, located, lossy_note, notes_of
 
     found = located(model, revision, partial(note, open_console(stderr=True)))
     check_replaceable(out, FORMAT, [found.path])
+    say_replaced(out)
     checkpoint = import_model(found.path, source_language=source_language, target_language=target_language)
     if found.revision:
         checkpoint.config.provenance.update({"from": model, "revision": found.revision})

@@ -20,6 +20,7 @@ from hmc.cli.common.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from hmc.serving.requests.results import LevelBytes, LevelInfo, LevelList
@@ -65,7 +66,7 @@ def command(
     if json_output:
         typer.echo(levels_as_json(levels))
         return
-    open_console().print(_table(levels))
+    _show(open_console(), levels)
 
 
 def _print_program(bundle: Path | None, level: str, json_output: bool) -> None:
@@ -113,40 +114,68 @@ def _of_bundle(path: Path) -> LevelList:
     return LevelList(tuple(infos), manifest.version, manifest.source_language, manifest.target_language)
 
 
-def _table(levels: LevelList) -> Table:
-    from rich.table import Table
+SPARED = (("parameters", "chrF"), ("enc/dec/cross", "p95 ms", "live p95 ms"))
+"""Columns that narrow terminals go without: first these, then those too. On still narrower ones a level has lines."""
+
+
+def _show(console: Console, levels: LevelList) -> None:
+    """Prints the title, the levels, in a form that the console has room for, and notes. Nothing is cut."""
+    from rich.measure import Measurement
+    from rich.padding import Padding
     from rich.text import Text
 
     where = f" on {levels.device}" if levels.device else ""
-    table = Table(
-        title=f"{levels.source_language} → {levels.target_language}, bundle {levels.bundle_version}{where}",
-        title_justify="left",
-    )
-    for name in ("level", "precision"):
-        table.add_column(name, no_wrap=True)
-    for name in ("heads", "enc/dec/cross", "parameters", "MiB", "BLEU", "Δ BLEU (95 %)", "chrF", "p50 ms", "p95 ms"):
-        table.add_column(name, justify="right", no_wrap=True)
-    live = any(level.latency for level in levels.levels)
-    for name in ("live p50 ms", "live p95 ms", "live calls") if live else ():
-        table.add_column(name, justify="right", no_wrap=True)
-    on_gpu = any(level.device_memory for level in levels.levels)
-    if levels.device:
-        table.add_column("MiB in memory", justify="right", no_wrap=True)
-        if on_gpu:
-            table.add_column("MiB on GPU", justify="right", no_wrap=True)
-        table.add_column("serves")
+    console.print(Text(f"{levels.source_language} → {levels.target_language}, bundle {levels.bundle_version}{where}"))
+    columns = _columns(levels)
+    spared: set[str] = set()
+    endless = console.options.update(width=10_000)
+    for more in ((), *SPARED):
+        spared.update(more)
+        table = _table({name: cells for name, cells in columns.items() if name not in spared})
+        if Measurement.get(console, endless, table).maximum <= console.width:
+            console.print(table)
+            break
+    else:
+        for names in zip(*columns.values(), strict=True):
+            values = dict(zip(columns, names, strict=True))
+            console.print(Text(values.pop("level"), style="bold"))
+            said = [f"{name} {value}".replace(" ", "\u00a0") for name, value in values.items() if value != "–"]
+            console.print(Padding(Text("   ".join(said)), (0, 0, 0, 2)), highlight=False)
     notes = [*_measured(levels)]
     if levels.memory_bytes:
         notes.append(f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory.")
-    notes += [*_devices(levels)]
-    table.caption, table.caption_justify = Text("\n".join(notes)) if notes else None, "left"
+    for line in (*notes, *_devices(levels)):
+        console.print(Text(line, style="italic"))
+
+
+def _columns(levels: LevelList) -> dict[str, list[str]]:
+    """The cells of each column, a level each."""
+    names = ["level", "precision", "heads", "enc/dec/cross", "parameters", "MiB", "BLEU", "Δ BLEU (95 %)", "chrF"]
+    names += ["p50 ms", "p95 ms"]
+    live = any(level.latency for level in levels.levels)
+    if live:
+        names += ["live p50 ms", "live p95 ms", "live calls"]
+    on_gpu = any(level.device_memory for level in levels.levels)
+    if levels.device:
+        names += ["MiB in memory", *(["MiB on GPU"] if on_gpu else []), "serves"]
+    rows = []
     for level in levels.levels:
         memory = [_mebibytes(level.memory), *([_mebibytes(level.device_memory)] if on_gpu else [])]
-        table.add_row(
-            *_row(level),
-            *(_live(level) if live else []),
-            *([*memory, _serves(level, levels.device)] if levels.device else []),
-        )
+        served = [*memory, _serves(level, levels.device)] if levels.device else []
+        rows.append([*_row(level), *(_live(level) if live else []), *served])
+    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
+
+
+def _table(columns: dict[str, list[str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in columns:
+        right = name not in ("level", "precision", "serves")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(Text, row))
     return table
 
 

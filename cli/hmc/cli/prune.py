@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, plain_problem
 from hmc.cli.common.options import DRY_RUN, changed_options, opt
 
 if TYPE_CHECKING:
@@ -446,7 +446,8 @@ def _settings(
     try:
         return PruneSettings.model_validate(own | sections)
     except ValidationError as error:
-        raise InvalidRequestError("; ".join(f"--{_option_of(e['loc'])}: {e['msg']}" for e in error.errors())) from error
+        problems = [f"--{_option_of(e['loc'])} {e['input']}: {plain_problem(e)}" for e in error.errors()]
+        raise InvalidRequestError("; ".join(problems)) from error
 
 
 def _option_of(location: Sequence[int | str]) -> str:

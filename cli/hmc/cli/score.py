@@ -85,12 +85,14 @@ def command(
 
 
 def in_file(error: InvalidRequestError, start: int) -> str:
-    """An error about a text of a call, such as `text 3: …` or `references[3] is …`, as one about a line of the file.
+    """An error about a text or a reference of a call, as one about a line of the file.
 
     start: index of the line that is text 0. Of several violations, the first is named.
     """
     import re
 
-    message = error.violations[0].description if error.violations else str(error)
-    text = r"^(?:texts?|references)(?: |\[)(\d+)\]?:? "
-    return re.sub(text, lambda found: f"line {start + int(found[1]) + 1}: ", message)
+    if not error.violations:
+        return str(error)
+    first = error.violations[0]
+    found = re.fullmatch(r"(?:text |texts\[|references\[)(\d+)\]?", first.field)
+    return first.named(f"line {start + int(found[1]) + 1}") if found else first.description

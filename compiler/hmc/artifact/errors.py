@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 
 class HmcError(Exception):
@@ -36,6 +38,12 @@ class Violation:
     """The path of the field, such as `options.beam_size` or `texts[3]`."""
     description: str
     """What is wrong with it and what to do about it."""
+
+    def named(self, name: str) -> str:
+        """The description of a field that the caller knows by another name, such as `line 3`."""
+        if not self.description.startswith(self.field):
+            return f"{name}: {self.description}"
+        return name + self.description.removeprefix(self.field)
 
 
 class InvalidRequestError(HmcError):
@@ -125,3 +133,47 @@ def field_problems(error: ValidationError) -> list[str]:
     """A line for each field that Pydantic refuses: its path, and what is wrong with it."""
     lines = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False))
     return [line.removeprefix(": ") for line in lines]  # no path: it is about the whole
+
+
+PLAIN = {
+    "int_parsing": "choose a whole number",
+    "int_type": "choose a whole number",
+    "int_from_float": "choose a whole number",
+    "float_parsing": "choose a number",
+    "float_type": "choose a number",
+    "finite_number": "choose a number that is not infinite",
+    "bool_parsing": "choose true or false",
+    "bool_type": "choose true or false",
+    "string_type": "choose a text",
+    "literal_error": "choose {expected}",
+    "greater_than": "choose more than {gt}",
+    "greater_than_equal": "choose {ge} or more",
+    "less_than": "choose less than {lt}",
+    "less_than_equal": "choose {le} or less",
+}
+"""Type of a problem that Pydantic finds → what to do about it."""
+
+
+def plain_problem(problem: ErrorDetails) -> str:
+    """What to do about a value that Pydantic refuses, in plain words."""
+    advice = PLAIN.get(problem["type"])
+    return advice.format(**problem.get("ctx", {})) if advice else problem["msg"]
+
+
+def renamed(message: str, names: Mapping[str, str]) -> str:
+    """A message about fields, with the names that its reader knows: `beam_size 0: …` becomes `--beam 0: …`.
+
+    names: field → its other name. A field of one word, such as `port`, is one only where it begins the message and its
+    value follows; elsewhere it is a word of the language.
+    """
+    if not names:
+        return message
+    fields = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+
+    def other(found: re.Match[str]) -> str:
+        field = found["field"]
+        follows = message[found.end() :]
+        begins = found.start() == 0 and re.match(r"\[\d+\]| \S+:|:| has ", follows)
+        return names[field] if "_" in field or begins else found[0]
+
+    return re.sub(rf"(?<![\w./=-])(?:options\.|level\.)?(?P<field>{fields})(?![\w/=-]|\.\w)", other, message)

@@ -61,7 +61,8 @@ def located(model: str, revision: str | None = None, step: Callable[[str], None]
         return FoundModel(path)
     if not NAME.fullmatch(model):
         raise InvalidRequestError(
-            f"{model}: no such file or folder, and no name on the Hugging Face hub, which would be OWNER/MODEL"
+            f"{model}: no such file or folder here; give the path of a model, or its name on the Hugging Face hub with "
+            "its owner, such as Helsinki-NLP/opus-mt-en-de"
         )
     return _downloaded(model, revision, step)
 

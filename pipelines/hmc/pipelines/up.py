@@ -1,4 +1,5 @@
-"""From a model of another program to a bundle that can be served: import, prune, compile. Finished steps are kept.
+"""From a model of another program to a bundle that can be served: import, prune, compile, measure. Finished steps are
+kept.
 
 Every step writes a folder that is named after what it does and after a digest of all that it reads, so the same step
 is found again, and another model, text or option gives another folder.
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.bundle.checks import bundle_problems
-from hmc.artifact.bundle.manifest import MANIFEST
+from hmc.artifact.bundle.manifest import MANIFEST, read_manifest
 from hmc.artifact.checkpoint.checkpoint import FORMAT, read_config, read_layout, save_checkpoint
 from hmc.artifact.distribution import VERSION
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
@@ -25,11 +26,22 @@ from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.precisions import Precision
 from hmc.artifact.storage.files import sha256_file, write_whole
+from hmc.benchmark.measure.levels import runs_here
+from hmc.benchmark.runner import record, run_benchmark
+from hmc.benchmark.settings import BenchmarkSettings
 from hmc.compiler.bundle.requests import LevelRequest, read_calibration
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.importing import import_model, notes_of
 from hmc.pipelines.progress import Report, Step, silent
 
+ROUNDS, TIMED = 3, 32
+"""Times that each level translates the timed sentences, and their number."""
+OWN = "translations of the unpruned model"
+"""Name of the test set whose references the model wrote itself."""
+AGREEMENT = (
+    "The levels' BLEU is their agreement with the unpruned model on held-out text of --source, not BLEU against "
+    "people; --eval SRC REF measures that."
+)
 DIGITS = 12
 """Hex digits of a digest in the name of a folder."""
 
@@ -49,13 +61,15 @@ class UpSettings:
     languages: tuple[str | None, str | None] = (None, None)
     prune_steps: int | None = None
     """Updates of closing, and as many of recovery; None: those of `hmc prune`."""
+    test_set: tuple[Path, Path] | None = None
+    """Source and reference text to score levels on. None: pruned levels are scored on their held-out text."""
 
     def __post_init__(self) -> None:
         if self.target_heads and not self.sources:
             raise InvalidRequestError(
                 "--target-heads needs --source: plain text in the source language, from which the pruned model learns"
             )
-        if missing := [path for path in self.sources if not path.is_file()]:
+        if missing := [path for path in (*self.sources, *(self.test_set or ())) if not path.is_file()]:
             raise InvalidRequestError(f"{missing[0]}: no such file (paths are relative to the working directory)")
 
 
@@ -64,10 +78,12 @@ class StepDone:
     """A step that has ended."""
 
     name: str
-    """import, prune or compile."""
+    """import, prune, compile or measure."""
     folder: Path
     kept: bool
     """Whether an earlier run had done it."""
+    said: str = ""
+    """What its result means, in a sentence."""
 
 
 Announce = Callable[[StepDone], None]
@@ -80,8 +96,15 @@ def bring_up(settings: UpSettings, done: Announce = silent, step: Step = silent,
     `compile_bundle`; what was finished before stays, and the next run goes on there.
     """
     checkpoint = _imported(settings, done, step)
-    pruned = _pruned(settings, checkpoint, done, step, report) if settings.target_heads else []
-    return _compiled(settings, checkpoint, pruned, done, step)
+    pruned: list[Path] = []
+    measured_on = settings.test_set
+    if settings.target_heads:
+        pruned, held_out = _pruned(settings, checkpoint, done, step, report)
+        measured_on = measured_on or held_out
+    bundle = _compiled(settings, checkpoint, pruned, done, step)
+    if measured_on is not None:
+        _measured(bundle, measured_on, OWN if settings.test_set is None else None, done, step)
+    return bundle
 
 
 def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
@@ -109,8 +132,12 @@ def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
     return folder
 
 
-def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, report: Report) -> list[Path]:
-    from hmc.pipelines.pruning.text import translate_for_pruning
+def _pruned(
+    settings: UpSettings, checkpoint: Path, done: Announce, step: Step, report: Report
+) -> tuple[list[Path], tuple[Path, Path] | None]:
+    """The pruned checkpoints, and the text that pruning held out, with the unpruned model's translations."""
+    from hmc.pipelines.distillation.results import DEV
+    from hmc.pipelines.pruning.text import FOLDER, translate_for_pruning
     from hmc.training.pruning.run import prune
     from hmc.training.pruning.settings import PruneSettings
 
@@ -137,14 +164,16 @@ def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, 
         names = [path.relative_to(folder).as_posix() for path in written]
         write_whole(marker, json.dumps(names) + "\n")
     done(StepDone("prune", folder, kept))
-    return written
+    source, target = (folder / FOLDER / name for name in DEV)
+    return written, (source, target) if source.is_file() and target.is_file() else None
 
 
 def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: Announce, step: Step) -> Path:
     precisions: tuple[Precision, ...] = settings.precisions or (("int8",) if settings.sources else ("fp32",))
     texts = settings.sources[:1]
     files = chain.from_iterable(_files(path, settings.out) for path in (checkpoint, *pruned))
-    folder = settings.out / f"bundle-{digest_of(chain(files, texts), precisions)}"
+    read = chain(files, texts, settings.test_set or ())  # another test set: another bundle, with scores of its own
+    folder = settings.out / f"bundle-{digest_of(read, precisions)}"
     kept = (folder / MANIFEST).is_file()
     if kept and (problems := bundle_problems(folder)):
         raise InvalidArtifactError(f"bundle {folder}", problems, "Delete this folder, and give the same command again.")
@@ -158,6 +187,28 @@ def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: 
         )
     done(StepDone("compile", folder, kept))
     return folder
+
+
+def _measured(bundle: Path, text: tuple[Path, Path], name: str | None, done: Announce, step: Step) -> None:
+    """Records quality and the latency of single sentences in the bundle. name: of the test set; None: that of its
+    file."""
+    levels = [level for level in read_manifest(bundle).levels if runs_here(level.precision)]
+    kept = all(level.quality and level.latency for level in levels)
+    if levels and not kept:
+        source, reference = text
+        settings = BenchmarkSettings(
+            bundle=bundle,
+            src=source,
+            ref=reference,
+            batches=(1,),
+            beams=(4,),
+            rounds=ROUNDS,
+            latency_limit=TIMED,
+            memory=False,
+            test_set_name=name,
+        )
+        record(bundle, run_benchmark(settings, progress=step))
+    done(StepDone("measure", bundle, kept, AGREEMENT if name == OWN else ""))
 
 
 def digest_of(files: Iterator[Path] | tuple[Path, ...], options: Any) -> str:

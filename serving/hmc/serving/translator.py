@@ -12,7 +12,7 @@ from types import TracebackType
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
-from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
 from hmc.engine.support import EXECUTORS
 from hmc.serving.documents.dividing import Divided
 from hmc.serving.documents.in_turn import InTurn
@@ -338,7 +338,8 @@ class Translator:
                     futures[index] = self.submit(texts[index], options, targets[index], block=True)
                 except InvalidRequestError as error:
                     number = index if indices is None else indices[index]
-                    raise InvalidRequestError(f"text {number}: {error}") from error
+                    message = f"text {number}: {error}"
+                    raise InvalidRequestError(message, [Violation(f"text {number}", message)]) from error
             return [_result(future) for future in futures if future is not None]
         except BaseException:
             for future in futures:

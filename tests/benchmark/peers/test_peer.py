@@ -81,7 +81,7 @@ class Timed:
 
 def test_a_level_runs_at_its_fastest_division(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(peers.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("hmc.benchmark.peers.peer.time.perf_counter", lambda: clock[0])
     ways = {"1 × 2 threads": Timed("one", 1.0, 1.0, clock), "2 × 1 thread": Timed("two", 0.5, 3.0, clock)}
     tuned = TunedLevel(ways)  # type: ignore[arg-type]
     alone, many = RequestSize(1, 4), RequestSize(8, 4)

@@ -41,7 +41,9 @@ def test_a_path_is_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing", "a/b/c", "../x", "/missing/folder", "a/"])
 def test_what_is_neither_path_nor_name(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match="no such file or folder, and no name on the Hugging Face hub"):
+    with pytest.raises(
+        InvalidRequestError, match="no such file or folder here; give the path of a model, or its name on the Hugging"
+    ):
         located(name)
 
 

@@ -53,7 +53,7 @@ def test_a_language_code_is_sent_with_every_sentence(client: Client, factory: Fa
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"options": {"n_best": 2}}, "texts[0] is divided into sentences, which excludes n_best"),
+        ({"options": {"n_best": 2}}, "texts[0]: the text is divided into sentences, which excludes n_best"),
         ({"options": {"alignment": True}}, "excludes token_scores and alignment without return_segments"),
         ({"keep": ["a"], "options": {"alignment": True}}, "keep changes translations after the search"),
         ({"segmentation": 9}, "segmentation 9: choose SEGMENTATION_AUTO"),

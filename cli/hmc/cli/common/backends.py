@@ -105,15 +105,16 @@ class ServerBackend:
     """Translates through a server."""
 
     def __init__(self, client: Client, options: BackendOptions) -> None:
+        if options.timeout is not None and not options.timeout > 0:
+            raise InvalidRequestError(f"--timeout {options.timeout:g}: choose more than 0 seconds, or leave it out")
         self._client, self._selector, self._given = client, options.selector(), options.timeout
         self._begun = time.monotonic()
 
     @property
     def _timeout(self) -> float | None:
-        """Seconds that the command has left, which is what `--timeout` bounds. A call with none left fails at once; the
-        client refuses what is no timeout."""
-        if self._given is None or not self._given > 0:
-            return self._given
+        """Seconds that the command has left, which is what `--timeout` bounds. A call with none left fails at once."""
+        if self._given is None:
+            return None
         return max(self._begun + self._given - time.monotonic(), 0.001)
 
     def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str, first: int = 0) -> Answers:
@@ -287,11 +288,9 @@ def _numbered(index: int, what: str = "line") -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as error:
-        said = (
-            str(error)
-            .removeprefix("texts[0]: ")
-            .removeprefix("text 0: ")
-            .removeprefix("texts[0] ")
-            .removeprefix("text 0 ")
-        )
-        raise InvalidRequestError(f"{what} {index + 1}: {said}") from error
+        name = f"{what} {index + 1}"
+        said = [
+            found.named(name) if found.field.startswith("text") else f"{name}: {found.description}"
+            for found in error.violations
+        ]
+        raise InvalidRequestError("; ".join(said) or f"{name}: {error}") from error

@@ -1,6 +1,7 @@
 """What every command is wrapped in: values of options are checked, errors and signals become exit codes.
 
-Exit codes: 0 success, 1 a bug, 2 a wrong command line, input or artifact, 130 Ctrl-C.
+Exit codes: 0 success, 1 a bug, 2 a wrong command line, input or artifact, 75 what may pass (a server that does not
+answer), 130 Ctrl-C. `hmc.cli.reference` has the whole list.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import BadParameter
 from typer.core import TyperCommand, TyperOption
+from typer.models import OptionInfo
 
 from hmc.artifact.distribution import how_to_install
-from hmc.artifact.errors import HmcError, InternalServiceError
+from hmc.artifact.errors import HmcError, InternalServiceError, RetryableError, plain_problem, renamed
 from hmc.cli.common.consoles import say
 from hmc.cli.common.options import opt
 
@@ -47,6 +49,10 @@ EXTRA_OF_MODULE = {
     "ray": "ray",
 }
 """Top-level module → the extra that installs it."""
+REINSTALL = (
+    "part of it is missing, as where both builds were installed and one was removed; run `pip uninstall onnxruntime "
+    "onnxruntime-gpu`, and then `pip install onnxruntime`, or onnxruntime-gpu for CUDA"
+)
 HINTS = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room",
@@ -55,6 +61,18 @@ HINTS = {
 """Advice for errors of writing. Such errors may name no file."""
 NO_TEMPORARY = "No usable temporary directory"
 """How Python's error begins that no folder for temporary files can be written. It names those that were tried."""
+OF_FIELDS = {
+    "beam_size": "beam",
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "suppressed_tokens": "suppress_token",
+    "suppressed_phrases": "suppress_phrase",
+    "attention_heads": "attention_head",
+    "target_language": "to",
+    "limit": "sentences",
+}
+"""Field of a request or of settings → the parameter of commands that sets it, where the names differ."""
+TRY_AGAIN = 75
+"""The exit code of a command that may succeed later as it is: EX_TEMPFAIL of sysexits.h."""
 EXIT_CODE = 128 + signal.SIGTERM
 """The exit code that shells report for a process ended by SIGTERM."""
 
@@ -65,7 +83,10 @@ VERBOSE = Annotated[bool, opt(SAYING, "Log what happens inside, too.", "--verbos
 
 def guarded(command: Callable[..., R]) -> Callable[..., R]:
     """Wraps a command: it takes --quiet and --verbose, and errors that a user can act on become a message and an exit
-    code, without a traceback. A parameter that is a dataclass stands for several options, its fields."""
+    code, without a traceback. A parameter that is a dataclass stands for several options, its fields. Each paragraph of
+    the docstring is a line of the help, which the terminal wraps. Fields in errors are named as their options."""
+    options = {each.name: option for each in _options(command) if (option := _option_of(each))}
+    options |= {field: options[name] for field, name in OF_FIELDS.items() if name in options}
 
     @functools.wraps(command)
     def run(*, quiet: bool = False, verbose: bool = False, **given: Any) -> R:
@@ -78,13 +99,21 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
             # The reader of our output, such as `head`, has closed the pipe. Nothing more is printed.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 141
-        except ModuleNotFoundError as error:
+        except (ImportError, AttributeError) as error:
+            module = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", "")
+            if str(module).partition(".")[0] == "onnxruntime":
+                code = complain(f"ONNX Runtime cannot be used ({error}): {REINSTALL}")
+                raise SystemExit(code) from error
+            if not isinstance(error, ModuleNotFoundError):
+                raise
             extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise
             code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
         except HmcError as error:
-            code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
+            unset = {name for name, value in given.items() if value is None}  # it may be set elsewhere
+            known = {field: options[field] for field in options if OF_FIELDS.get(field, field) not in unset}
+            code = complain(renamed(str(error), known), _exit_code(error))
         except OSError as error:
             said = _said(error, given.get("out"))
             if said is None:
@@ -96,6 +125,8 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
         for name, kind in (("quiet", QUIET), ("verbose", VERBOSE))
     ]
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     run.__signature__ = inspect.Signature([*_options(command), *ours])  # type: ignore[attr-defined]  # what typer reads
     return run
 
@@ -111,6 +142,23 @@ def _said(error: OSError, out: Any) -> str | None:
     if str(error.strerror).startswith(NO_TEMPORARY):
         return f"{error.strerror}; set TMPDIR to a folder that can be written"
     return None
+
+
+def _option_of(parameter: inspect.Parameter) -> str | None:
+    """The option that sets a parameter, such as `--from`; None for an argument."""
+    for declared in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(declared, OptionInfo):
+            words = (declared.default, *(declared.param_decls or ()))  # the first name is where a default would be
+            names = [word for word in words if isinstance(word, str) and word.startswith("--")]
+            return names[0].partition("/")[0] if names else f"--{parameter.name.replace('_', '-')}"
+    return None
+
+
+def _exit_code(error: HmcError) -> int:
+    if isinstance(error, InternalServiceError):
+        return 1
+    useless = error.retry_after_s is not None and error.retry_after_s < 0
+    return TRY_AGAIN if isinstance(error, RetryableError) and not useless else 2
 
 
 def _options(of: Any) -> Iterator[inspect.Parameter]:
@@ -162,9 +210,15 @@ class CheckedCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """As click does it. Raises BadParameter where an option stands in place of a value."""
+        """As click does it. Raises BadParameter where an option stands in place of a value, and, in plain words, for a
+        value that is none of its type."""
         _check_values(self.get_params(ctx), list(takewhile(lambda word: word != "--", args)), ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except BadParameter as error:
+            if found := getattr(error.__cause__, "errors", None):  # those of Pydantic
+                error.message = "; ".join(f"{each['input']!r}: {plain_problem(each)}" for each in found())
+            raise
 
 
 def _check_values(params: Sequence[Parameter], args: Sequence[str], ctx: Context) -> None:

@@ -78,6 +78,15 @@ def changed_options(options: Any) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in changed]
 
 
+EvalText = Annotated[
+    tuple[Path, Path] | None,
+    opt(
+        "Scoring",
+        "Test set, source and reference file. Every level is scored on it, and the bundle records the scores.",
+        "--eval",
+        metavar="SRC REF",
+    ),
+]
 TOKEN_VARIABLE, SERVER_VARIABLE = "HMC_TOKEN", "HMC_SERVER"
 SERVER = opt(WHERE, "Address of a running server.", metavar="HOST:PORT", envvar=SERVER_VARIABLE)
 """Commands that always need a server use `Annotated[str, SERVER]`."""
@@ -184,8 +193,19 @@ class BackendOptions:
 
     def selector(self) -> Selector:
         """The choice of a level. Raises InvalidRequestError if it is none."""
+        from hmc.artifact.errors import InvalidRequestError
         from hmc.serving.requests.selectors import Selector
 
+        choices = {
+            "--level": self.level,
+            "--max-heads": self.max_heads,
+            "--max-bleu-drop": self.max_bleu_drop,
+            "--latency-budget-ms": self.latency_budget_ms,
+            "--auto": self.auto or None,
+        }
+        chosen = [option for option, value in choices.items() if value is not None]
+        if len(chosen) > 1:
+            raise InvalidRequestError(f"{' and '.join(chosen)} each choose the level: give one of them")
         return Selector(
             self.level, self.max_heads, self.max_bleu_drop, self.latency_budget_ms, self.auto, self.model,
             self.source_language, self.to,

@@ -58,3 +58,21 @@ def check_run_folder(out: Path) -> None:
         if (out / marker).is_file():
             raise InvalidRequestError(f"--out {out} is {what}; give a folder of its own")
     check_folder("--out", out)
+
+
+def say_replaced(out: Path) -> None:
+    """Says on standard error that the directory `out` will be replaced, and which measurements go with it."""
+    from hmc.artifact.bundle.manifest import read_manifest
+    from hmc.artifact.errors import HmcError
+    from hmc.cli.common.consoles import note, open_console
+
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    lost = ""
+    try:
+        measured = [level.name for level in read_manifest(out).levels if level.quality or level.latency]
+        if measured:
+            lost = f", and with it the recorded quality and latency of {', '.join(measured)}"
+    except HmcError:  # no bundle, or one that cannot be read
+        pass
+    note(open_console(stderr=True), f"--out {out}: what is there is replaced at the end{lost}", style="yellow")

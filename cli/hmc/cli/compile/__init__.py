@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.artifact.precisions import names_for
-from hmc.cli.common.options import opt
+from hmc.cli.common.options import EvalText, opt
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -123,15 +123,7 @@ def command(
             metavar="N",
         ),
     ] = None,
-    evaluate: Annotated[
-        tuple[Path, Path] | None,
-        opt(
-            SCORING,
-            "Test set, source and reference file. Every level is scored on it, and the bundle records the scores.",
-            "--eval",
-            metavar="SRC REF",
-        ),
-    ] = None,
+    evaluate: EvalText = None,
     beam: Annotated[int | None, opt(SCORING, "Beam size for --eval. Default 4.")] = None,
     test_set: Annotated[
         str | None,
@@ -161,6 +153,7 @@ def command(
     from hmc.cli.common.commands import exit_on_sigterm
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.options import parse_precisions
+    from hmc.cli.common.outputs import say_replaced
     from hmc.cli.compile.arguments import parse_limits, parse_requests, read_shortlist
     from hmc.compiler.bundle.requests import read_calibration
 
@@ -181,6 +174,7 @@ def command(
     if search is None:
         plan.check_scorable()
     console = open_console(stderr=True)
+    say_replaced(out)
     if left_out:
         note(console, f"--shortlist: {left_out} of its pairs are in --eval and are not learnt from", style="yellow")
     with exit_on_sigterm():

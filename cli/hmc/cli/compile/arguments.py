@@ -71,9 +71,7 @@ def parse_requests(
 
     Raises InvalidRequestError.
     """
-    from functools import partial
-
-    from hmc.artifact.checkpoint.checkpoint import read_layout
+    from hmc.artifact.checkpoint.checkpoint import load_config, read_layout
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.model.budgets import parse_budgets
     from hmc.compiler.bundle.requests import LevelRequest
@@ -96,7 +94,7 @@ def parse_requests(
     if len(checkpoints) != 1:
         raise InvalidRequestError("several checkpoints need names: full=A h72=B h36=B@36")
     checkpoint = Path(checkpoints[0])
-    budgets = parse_budgets(target_heads, layout=partial(read_layout, checkpoint))
+    budgets = parse_budgets(target_heads, layout=lambda: load_config(checkpoint).layout)
     if target_heads and not budgets:
         raise InvalidRequestError(f"--target-heads {target_heads!r} holds no number; write some, e.g. 144,72,36")
     given = [
@@ -122,9 +120,7 @@ def _named(word: str) -> LevelRequest | None:
 
     A path may hold `=` and `@` itself, so what exists is a path. Raises InvalidRequestError.
     """
-    from functools import partial
-
-    from hmc.artifact.checkpoint.checkpoint import read_layout
+    from hmc.artifact.checkpoint.checkpoint import load_config
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.model.budgets import parse_budgets
     from hmc.compiler.bundle.requests import LevelRequest
@@ -135,7 +131,7 @@ def _named(word: str) -> LevelRequest | None:
     budgets: Sequence[HeadBudget | None] = [None]
     if "@" in path and not Path(path).exists():
         path, _, heads = path.rpartition("@")
-        budgets = parse_budgets(heads, layout=partial(read_layout, Path(path)))
+        budgets = parse_budgets(heads, layout=lambda: load_config(Path(path)).layout)
     if not path or len(budgets) != 1:
         raise InvalidRequestError(f"{word!r}: write NAME=CHECKPOINT, or NAME=CHECKPOINT@HEADS with one number of heads")
     where = f"{word!r} is no path that exists, and NAME=CHECKPOINT"

@@ -18,7 +18,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.artifact.storage.files import replace_directory, unfinished, write_whole
-from hmc.artifact.storage.formats import Format, check_replaceable
+from hmc.artifact.storage.formats import Format, check_replaceable, mistaken
 from hmc.artifact.tokenizer.files import EVERY, TOKENIZER
 
 SCHEMA_VERSION = 5
@@ -241,8 +241,9 @@ def _read_json(path: Path) -> Any:
     file = path / MANIFEST
     try:
         if not file.is_file():
-            fix = "Give the directory `hmc compile -o` wrote."
-            raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is missing"], fix)
+            missing = f"{MANIFEST} is missing", "Give the directory `hmc compile -o` wrote."
+            problem, fix = mistaken(path, "bundle") or missing
+            raise InvalidArtifactError(f"bundle {path}", [problem], fix)
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArtifactError(

@@ -21,7 +21,7 @@ from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import HeadLayout, HeadScores
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
 from hmc.artifact.storage.files import digest_problems, replace_directory, sha256_file
-from hmc.artifact.storage.formats import Format, read_json
+from hmc.artifact.storage.formats import Format, mistaken, read_json
 from hmc.artifact.tokenizer.files import (
     EVERY,
     TARGET_VOCABULARY,
@@ -179,14 +179,22 @@ def read_config(path: Path) -> CheckpointConfig:
         raise HmcError(f"config.json {why(path / CONFIG, f'is not JSON: {error}')}") from error
 
 
+def check_kind(path: Path) -> None:
+    """Raises InvalidArtifactError where `path` does not exist, or holds something else than a checkpoint. The message
+    names the command that takes it."""
+    if is_marian(path):
+        raise InvalidArtifactError(f"checkpoint {path}", [MARIAN], IMPORT)
+    if found := mistaken(path, "checkpoint"):
+        raise InvalidArtifactError(f"checkpoint {path}", [found[0]], found[1])
+
+
 def load_config(path: Path) -> CheckpointConfig:
     """Reads what a checkpoint directory says of its model, whatever else is there.
 
     Raises InvalidArtifactError when config.json is missing or wrong.
     """
-    if is_marian(path):
-        raise InvalidArtifactError(f"checkpoint {path}", [MARIAN], IMPORT)
-    config, wrong = _read(path) if path.is_dir() else (None, [f"{path} is not a directory"])
+    check_kind(path)
+    config, wrong = _read(path)
     if config is None or wrong:
         raise InvalidArtifactError(f"checkpoint {path}", wrong, FIX)
     return config
@@ -194,8 +202,9 @@ def load_config(path: Path) -> CheckpointConfig:
 
 def check_checkpoint(path: Path) -> None:
     """Raises InvalidArtifactError with what `checkpoint_problems` finds."""
+    check_kind(path)
     if problems := checkpoint_problems(path):
-        raise InvalidArtifactError(f"checkpoint {path}", problems, IMPORT if is_marian(path) else FIX)
+        raise InvalidArtifactError(f"checkpoint {path}", problems, FIX)
 
 
 def load_checkpoint(path: Path | str) -> Checkpoint:

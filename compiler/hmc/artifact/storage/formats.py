@@ -7,10 +7,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.git_lfs import why
@@ -116,3 +117,45 @@ def listed(names: list[str]) -> str:
     """The first NAMED of these names, and how many more there are, for messages."""
     shown = ", ".join(names[:NAMED])
     return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown
+
+
+def mistaken(path: Path, wanted: Literal["bundle", "checkpoint"]) -> tuple[str, str] | None:
+    """What is at `path` where a bundle or a checkpoint is wanted, and what to do; None for a directory of that kind,
+    which may be damaged, and for one without any sign of another kind."""
+    given = shlex.quote(str(path))
+    writers = "`hmc compile`" if wanted == "bundle" else "`hmc train`, `hmc prune` or `hmc import`"
+    if not path.exists():
+        return f"there is no {path}", f"Give the directory that {writers} wrote; paths are relative to where you are."
+    if not path.is_dir():
+        return f"{path} is a file", f"Give the directory that {writers} wrote."
+    kind = _kind_of(path)
+    if kind == "bundle" and wanted == "checkpoint":
+        return (
+            "it is a bundle, which is compiled already",
+            f"`hmc serve {given}` serves it. Give the checkpoint that it was compiled from where one is needed.",
+        )
+    if kind == "checkpoint" and wanted == "bundle":
+        return "it is a checkpoint", f"Compile it with `hmc compile {given} -o BUNDLE`, and give BUNDLE here."
+    if kind == "model" and wanted == "bundle":
+        return "it is a model of another program", f"`hmc up {given}` imports, compiles and serves it."
+    if kind == "model":
+        return (
+            "it is a model of another program",
+            f"Read it with `hmc import {given} --out CKPT`, and give CKPT here.",
+        )
+    inside = sorted(entry for entry in path.iterdir() if entry.is_dir() and _kind_of(entry) == wanted)
+    if kind is None and inside:
+        names = listed([entry.name for entry in inside])
+        return f"it is a folder that holds {wanted}s: {names}", f"Give one of them, such as {inside[0]}."
+    return None
+
+
+def _kind_of(folder: Path) -> Literal["bundle", "checkpoint", "model"] | None:
+    """What a directory holds, by the names and the keys of its files."""
+    if (folder / "bundle.json").is_file():
+        return "bundle"
+    config, _ = read_json(folder / "config.json")
+    if config.keys() & {"architecture", "head_layout"}:
+        return "checkpoint"
+    others = ("model.bin", "pytorch_model.bin")
+    return "model" if "model_type" in config or any((folder / name).is_file() for name in others) else None

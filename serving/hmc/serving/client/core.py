@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hmc.artifact.errors import UnavailableError
 from hmc.serving.client.calls import SERVICE, Call
 from hmc.serving.client.connection import Addresses, Pair, connection
-from hmc.serving.client.failures import Attempts, Retry, why_not_ready
+from hmc.serving.client.failures import OTHER_PROTOCOL, Attempts, Retry, why_not_ready
 from hmc.v1 import translation_pb2_grpc as rpc
 
 
@@ -103,4 +103,5 @@ class Readiness:
 
     def error(self) -> UnavailableError:
         """The time is over."""
-        return UnavailableError(f"{self._address} is not ready after {self._timeout:g} s: {self._reason}")
+        useless = -1.0 if OTHER_PROTOCOL in self._reason else None
+        return UnavailableError(f"{self._address} is not ready after {self._timeout:g} s: {self._reason}", useless)

@@ -17,6 +17,8 @@ from hmc.serving.requests.checks import check_whole, check_within
 from hmc.serving.wire.metadata import retry_after_s
 from hmc.serving.wire.status import error_of, violations_of
 
+OTHER_PROTOCOL = "speaks HTTP, and this is a client of gRPC"
+"""What is said of a port that never answers a call of gRPC."""
 MAX_TIMEOUT_S = 1e9
 """A timeout of more seconds than this means no timeout: gRPC cannot represent much larger ones."""
 
@@ -38,6 +40,8 @@ def domain_errors(address: str, request_id: str | None = None) -> Iterator[None]
         refused = retry_after_s(sent_trailers(error))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and refused is None:  # else the server says more
             message = f"{address} gave no answer in time; allow more, send less, or choose a level with fewer heads"
+        if OTHER_PROTOCOL in message:
+            refused = -1.0
         raised = error_of(code, message, violations_of(error))
         raised.retry_after_s, raised.request_id = refused, request_id
         raise raised from error
@@ -59,8 +63,8 @@ def _no_connection(address: str, message: str) -> str:
     """What gRPC's message about a connection means, and what to do; empty for other messages."""
     if "http1" in message:
         return (
-            f"{address} speaks HTTP, and this is a client of gRPC: give the port of gRPC, which is that of "
-            "`hmc serve --port` (50051 by default), not of --http-port"
+            f"{address} {OTHER_PROTOCOL}: give the port of gRPC, which is that of `hmc serve --port` (50051 by "
+            "default), not of --http-port"
         )
     if "connect" not in message:
         return ""

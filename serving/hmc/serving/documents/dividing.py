@@ -232,23 +232,22 @@ class Dividing:
             refused, field = "token_scores and alignment without return_segments", "return_segments"
         if refused:
             message = (
-                f"is divided into sentences, which excludes {refused}: change that, send the sentences as texts of "
-                "their own, or choose the segmentation none (SEGMENTATION_NONE)"
+                f"the text is divided into sentences, which excludes {refused}: change that, send the sentences as "
+                "texts of their own, or choose the segmentation none (SEGMENTATION_NONE)"
             )
             raise DividedError(message, [Violation(field, message)])
 
 
 class DividedError(InvalidRequestError):
-    """A text is divided although options exclude it. The message goes on after the name of the text."""
+    """A text is divided although options exclude it. The options are the field at fault."""
 
 
 def named(text: str, error: InvalidRequestError) -> InvalidRequestError:
     """The error of a text, with the name of the text, such as `texts[2]`, which is also the field at fault unless
     another one is."""
-    if isinstance(error, DividedError):
-        message = f"{text} {error}"
-        return InvalidRequestError(message, [Violation(error.violations[0].field, message)])
     message = f"{text}: {error}"
+    if isinstance(error, DividedError):
+        return InvalidRequestError(message, error.violations)
     return type(error)(message, [Violation(text, message)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral, Real
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, Violation
 from hmc.artifact.git_lfs import refuse_pointer
 from hmc.artifact.storage.rows import MARKS, conversion, null_bytes
 
@@ -57,7 +57,11 @@ def check_list(texts: object, name: str) -> None:
     if not (hasattr(texts, "__len__") and hasattr(texts, "__getitem__")):
         raise InvalidRequestError(f"{name} takes a list, and not a {type(texts).__name__}: put the texts in a list")
     for index in range(len(texts)):
-        check_text(texts[index], f"{name}[{index}]")
+        field = f"{name}[{index}]"
+        try:
+            check_text(texts[index], field)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error), [Violation(field, str(error))]) from error
 
 
 BOM = b"\xef\xbb\xbf"

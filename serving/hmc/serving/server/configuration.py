@@ -30,7 +30,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, plain_problem, renamed
 from hmc.artifact.git_lfs import why
 from hmc.serving.server.settings import ServerSettings
 
@@ -182,7 +182,12 @@ def load(given: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
         origins.update({k: by_key[k].variable if origin == "environment" else origin for k in layer})
     checked = _checked(values, origins)
     everything = {key: checked.get(key, setting.default) for key, setting in by_key.items()}
-    return Configuration(_settings(checked, by_key), everything[BUNDLES], everything, origins)
+    try:
+        settings = _settings(checked, by_key)
+    except InvalidRequestError as error:
+        places = {by_key[key].path[-1]: _place(key, origins[key], values[key]) for key in values if by_key[key].path}
+        raise InvalidRequestError(renamed(str(error), places)) from error
+    return Configuration(settings, everything[BUNDLES], everything, origins)
 
 
 def _listed(value: Any) -> Any:
@@ -262,7 +267,7 @@ def _checked(values: dict[str, Any], origins: Mapping[str, str]) -> dict[str, An
         problems = []
         for problem in error.errors(include_input=False):
             key = str(problem["loc"][0])
-            problems.append(f"{_place(key, origins[key], values[key])}: {problem['msg']}")
+            problems.append(f"{_place(key, origins[key], values[key])}: {plain_problem(problem)}")
         raise InvalidRequestError("; ".join(problems)) from error
     return {key: getattr(model, key) for key in values}
 

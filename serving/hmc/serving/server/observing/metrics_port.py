@@ -31,7 +31,7 @@ SILENT_S = 20.0
 class _Handler(WSGIRequestHandler):
     """Logs nothing, and waits for no client for ever."""
 
-    timeout = SILENT_S  # type: ignore[assignment]  # of the standard library: "None" alone
+    timeout = SILENT_S  # the stubs of the standard library know None alone
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing."""
@@ -54,7 +54,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accepts a connection. Where the process has no descriptor left, it waits: one line a second in the log."""
         try:
-            return super().get_request()  # type: ignore[return-value]
+            return super().get_request()
         except OSError as error:
             if error.errno in OUT_OF_DESCRIPTORS:
                 log.warning("the metrics port takes no connection now: %s", error.strerror)
