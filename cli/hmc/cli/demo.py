@@ -67,7 +67,7 @@ def command(
         )
     else:
         steps.note("CTranslate2 is not installed: `pip install ctranslate2` lets the demo compare with it.")
-    if line := advice(report, demo_steps.SURE):
+    if line := advice(report):
         steps.note(line)
     steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")
     steps.note(f"{sum(steps.seconds.values()):.0f} s in all; see {', '.join(map(str, [*paths, results]))}")

@@ -391,7 +391,7 @@ class DeviceUse(_message.Message):
     def __init__(self, device: _Optional[str] = ..., reserved: _Optional[int] = ..., budget: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class Level(_message.Message):
-    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory", "shortlist", "failure", "device_memory", "device")
+    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory", "shortlist", "failure", "device_memory", "device", "beaten_by", "estimated")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     HEADS_BY_KIND_FIELD_NUMBER: _ClassVar[int]
@@ -409,6 +409,8 @@ class Level(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    BEATEN_BY_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_FIELD_NUMBER: _ClassVar[int]
     name: str
     heads: int
     heads_by_kind: _containers.RepeatedCompositeFieldContainer[KindHeads]
@@ -426,7 +428,9 @@ class Level(_message.Message):
     failure: str
     device_memory: LevelBytes
     device: str
-    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., shortlist: _Optional[bool] = ..., failure: _Optional[str] = ..., device_memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., device: _Optional[str] = ...) -> None: ...
+    beaten_by: str
+    estimated: bool
+    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., shortlist: _Optional[bool] = ..., failure: _Optional[str] = ..., device_memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., device: _Optional[str] = ..., beaten_by: _Optional[str] = ..., estimated: _Optional[bool] = ...) -> None: ...
 
 class LevelBytes(_message.Message):
     __slots__ = ("own", "shared")

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from hmc.artifact.bundle.manifest import Latency, Quality
+from hmc.artifact.bundle.manifest import Latency, Level, Quality
 from hmc.artifact.errors import InvalidRequestError, field_problems
+from hmc.artifact.precisions import precision_named
 from hmc.artifact.significance import RESAMPLES, TRIALS
 from hmc.benchmark.load.results import LoadCurve
 from hmc.benchmark.measure.latency import FirstToken, LatencyResult, RequestSize
@@ -190,6 +191,18 @@ class Report:
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:
             raise InvalidRequestError(f"{path}: {field_problems(error)[0]}; measure again with `hmc bench`") from error
+
+    def described_levels(self) -> list[Level]:
+        """The levels as a manifest would describe them with what was measured, for `hmc.artifact.bundle.order`."""
+        beam = self.conditions.headline.beam
+        return [
+            Level(
+                name=level.name, precision=precision_named(level.precision), head_layout=level.head_layout,
+                parameters=level.parameters, bytes=level.bytes, source_checkpoint="", files={},
+                quality=level.quality_at(beam), latency=self.recorded_latency(level),
+            )
+            for level in self.levels
+        ]  # fmt: skip
 
     def recorded_latency(self, level: LevelReport) -> Latency:
         """A level's latency at the headline setting, in the form that the manifest stores: percentiles of however many

@@ -254,7 +254,9 @@ def _show_search(console: Console, search: BudgetSearch) -> None:
 
 
 def _show_levels(manifest: Manifest, out: Path) -> None:
-    """Prints one line for the bundle and one for each level."""
+    """Prints one line for the bundle, one for each level, and why one of several is the default one."""
+    from hmc.artifact.bundle.order import why_default
+
     typer.echo(f"{out}: version {manifest.version}, {manifest.source_language} to {manifest.target_language}")
     width = max(12, *(len(level.name) for level in manifest.levels))
     for level in manifest.levels:
@@ -263,3 +265,5 @@ def _show_levels(manifest: Manifest, out: Path) -> None:
         default = "  default" if level.name == manifest.default_level else ""
         kept = f"  in fp32: {', '.join(level.fp32_layers)}" if level.fp32_layers else ""
         typer.echo(f"  {level.name:{width}} {level.heads:4} heads  {level.precision}  {size}{quality}{default}{kept}")
+    if len(manifest.levels) > 1:
+        typer.echo(why_default(manifest))

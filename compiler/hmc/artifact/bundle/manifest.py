@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -148,7 +149,7 @@ class Level(Strict):
         """Whether it runs on CUDA; else it runs on a CPU."""
         return PRECISIONS[self.precision].device == "cuda"
 
-    @property
+    @cached_property
     def layout(self) -> HeadLayout:
         """The open heads."""
         return HeadLayout.from_json(self.head_layout)
@@ -175,6 +176,7 @@ class Manifest(Strict):
     """sha256 of `tokenizer.model`; or, for a Marian tokenizer, name → sha256 of its files."""
     levels: list[Level] = Field(min_length=1)
     default_level: str
+    """The recommended level (`hmc.artifact.bundle.order`), which serves where no other one is asked for."""
     provenance: dict[str, Any] = {}
 
     @property

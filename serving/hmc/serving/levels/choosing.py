@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmc.artifact.bundle.manifest import Level
+from hmc.artifact.bundle.order import ladder
 from hmc.artifact.errors import LevelNotFoundError
 from hmc.artifact.precisions import PRECISIONS
 from hmc.serving.levels.latency import LatencyWindow
@@ -56,11 +57,6 @@ class LevelCandidate:
         )
 
 
-def rank(level: Level) -> tuple[int, int, int]:
-    """Sort key from the best level to the cheapest: most open heads, then most parameters, then highest precision."""
-    return -level.heads, -level.parameters, PRECISIONS[level.precision].rank
-
-
 def runs_on(device: str, level: Level) -> bool:
     """Whether the graphs of a level are made for this device (`auto`, `cpu`, `cuda`, `cuda:N`, or several of the last).
 
@@ -72,49 +68,50 @@ def runs_on(device: str, level: Level) -> bool:
 
 
 def choose(selector: Selector, candidates: Sequence[LevelCandidate]) -> Level:
-    """Chooses a candidate by any selector except a name and the default. `auto` gives the best one, as fits where there
-    is no load; `AutoController` is for servers.
+    """Chooses a candidate by any selector except a name and the default, by the order of levels
+    (`hmc.artifact.bundle.order`): one that another fitting candidate beats is not chosen. `auto` gives the best one, as
+    fits where there is no load; `AutoController` is for servers.
 
     Raises LevelNotFoundError if no candidate fits. Its message names the nearest candidate, or the measurement that is
     missing.
     """
-    ranked = sorted(candidates, key=lambda c: rank(c.level))
-    if not ranked:
+    if not candidates:
         raise LevelNotFoundError("no level of this model can run on the device of this server")
     if selector.max_heads is not None:
-        return _at_most(selector.max_heads, ranked)
+        return _at_most(selector.max_heads, [c.level for c in candidates])
     if selector.max_bleu_drop is not None:
-        return _cheapest_within(selector.max_bleu_drop, ranked)
+        return _fastest_within(selector.max_bleu_drop, [c.level for c in candidates])
     if selector.latency_budget_ms is not None:
-        return _within_budget(selector.latency_budget_ms, ranked)
-    return ranked[0].level
+        return _within_budget(selector.latency_budget_ms, candidates)
+    return ladder([c.level for c in candidates])[0].level
 
 
-def _at_most(heads: int, ranked: Sequence[LevelCandidate]) -> Level:
-    for candidate in ranked:
-        if candidate.level.heads <= heads:
-            return candidate.level
-    smallest = ranked[-1].level
+def _at_most(heads: int, levels: Sequence[Level]) -> Level:
+    if fitting := [level for level in levels if level.heads <= heads]:
+        return ladder(fitting)[0].level
+    smallest = min(levels, key=lambda level: level.heads)
     raise LevelNotFoundError(
         f"no level here has at most {heads} heads; the smallest is {smallest.name!r} with {smallest.heads}"
     )
 
 
-def _cheapest_within(drop: float, ranked: Sequence[LevelCandidate]) -> Level:
-    # Rounded as the message prints it, and as `hmc levels` does: what is compared is what users read.
-    measured = [(round(-c.level.quality.bleu_delta, 2) + 0.0, c.level) for c in ranked if c.level.quality]
-    if not measured:
+def _fastest_within(drop: float, levels: Sequence[Level]) -> Level:
+    steps = ladder(levels)
+    losses = [(step.loss, step) for step in steps if step.loss is not None]
+    if not losses:
         raise LevelNotFoundError(
             "max_bleu_drop: no level here has a recorded quality; compile the bundle with `--eval SRC REF`"
         )
-    fitting = [level for loss, level in measured if loss <= drop]
-    if not fitting:
-        loss, level = min(measured, key=lambda x: x[0])
-        raise LevelNotFoundError(f"no level loses at most {drop:g} BLEU; the nearest is {level.name!r} with {loss:.2f}")
-    return min(fitting, key=lambda level: (level.heads, level.bytes))
+    fitting = [step.level for loss, step in losses if loss <= drop]
+    if fitting:
+        return fitting[-1]
+    loss, step = min(losses, key=lambda x: x[0])
+    raise LevelNotFoundError(f"no level loses at most {drop:g} BLEU; the nearest is {step.name!r} with {loss:.2f}")
 
 
-def _within_budget(budget_ms: int, ranked: Sequence[LevelCandidate]) -> Level:
+def _within_budget(budget_ms: int, candidates: Sequence[LevelCandidate]) -> Level:
+    places = {step.name: place for place, step in enumerate(ladder([c.level for c in candidates]))}
+    ranked = sorted((c for c in candidates if c.level.name in places), key=lambda c: places[c.level.name])
     measured = [(round(p95, 1), c.level) for c in ranked if (p95 := c.p95_ms()) is not None]  # as it is printed
     for p95, level in measured:
         if p95 <= budget_ms:

@@ -117,16 +117,19 @@ class LoadedBundle:
     """Names of the levels whose device is missing. Only a request by name gets an error; selectors skip them."""
 
     def candidates(self, *, priority: Priority, loadable_on: str | None = None) -> list[LevelCandidate]:
-        """The levels among which a selector chooses.
+        """The levels among which a selector chooses, see `choosable`.
 
-        loadable_on None: the levels that are loaded or loading. A device: all levels that can be loaded on it.
         priority: of the texts to be translated. Interactive ones count only interactive ones as load.
         """
-        names = [*self.slots, *self.loading]
-        if loadable_on is not None:
-            fitting = [level.name for level in self.manifest.levels if runs_on(loadable_on, level)]
-            names = [name for name in fitting if name not in self.unavailable]
-        return [self._candidate(name, priority) for name in names]
+        return [self._candidate(name, priority) for name in self.choosable(loadable_on)]
+
+    def choosable(self, loadable_on: str | None = None) -> list[str]:
+        """Names of the levels that are loaded or loading. loadable_on: a device; then of all that can be loaded on
+        it."""
+        if loadable_on is None:
+            return [*self.slots, *self.loading]
+        fitting = [level.name for level in self.manifest.levels if runs_on(loadable_on, level)]
+        return [name for name in fitting if name not in self.unavailable]
 
     def _candidate(self, name: str, priority: Priority) -> LevelCandidate:
         slot = self.slots.get(name)
