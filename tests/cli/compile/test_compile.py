@@ -105,7 +105,7 @@ def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path)
         (["--eval", "LONG", "REF"], "long: line 2 has 70,000 bytes, and a text may have 65,536; give one sentence"),
         (["--max-bleu-drop", "1", "--eval", "LONG", "LONG"], "long: line 2 has 70,000 bytes"),
         (
-            ["--max-bleu-drop", "1", "--eval", "FEW", "FEW"],
+            ["--max-bleu-drop", "1", "--confidence", "0.9", "--eval", "FEW", "FEW"],
             "--eval: 99 sentences are too few to say that a BLEU drop is",
         ),
         (

@@ -62,7 +62,8 @@ def command(
         ),
     ] = None,
     max_bleu_drop: Annotated[
-        float | None, opt(SEARCH, "Find the fewest heads that lose at most this much BLEU on --eval.", metavar="BLEU")
+        float | None,
+        opt(SEARCH, "Find the fewest heads that lose at most this much BLEU on --eval, as measured.", metavar="BLEU"),
     ] = None,
     max_latency_ms: Annotated[
         float | None,
@@ -77,7 +78,8 @@ def command(
         float | None,
         opt(
             SEARCH,
-            "Confidence with which --max-bleu-drop must be kept. Default 0.95; 0: the measured loss decides.",
+            "Find a level that keeps --max-bleu-drop with this confidence too, such as 0.95: by the interval of its "
+            "loss. Default 0: the measured loss decides.",
             metavar="SHARE",
         ),
     ] = None,
