@@ -131,7 +131,8 @@ class BackendOptions:
         opt(LEVEL, "Or: the fastest level that loses at most this much BLEU, as measured.", metavar="BLEU"),
     ] = None
     latency_budget_ms: Annotated[
-        int | None, opt(LEVEL, "Or: the best level whose 95th percentile of latency is at most this.", metavar="MS")
+        int | None,
+        opt(LEVEL, "Or: the best level that answers within this time, at the 95th percentile.", metavar="MS"),
     ] = None
     auto: Annotated[
         bool,

@@ -180,8 +180,13 @@ def _test(quality: Quality) -> Hashable:
 
 
 def _times(levels: Sequence[Level]) -> tuple[dict[str, float], set[str]]:
-    """Milliseconds of every level, and the names of those whose time was measured."""
-    recorded = {x.name: (x.latency, (x.latency.batch, x.latency.beam, x.latency.machine)) for x in levels if x.latency}
+    """Milliseconds of every level, and the names of those whose time was measured, with requests as small as any."""
+    least = min((x.latency.batch for x in levels if x.latency), default=1)
+    recorded = {
+        x.name: (x.latency, (x.latency.beam, x.latency.machine))
+        for x in levels
+        if x.latency and x.latency.batch == least
+    }
     measured = {name: latency.p50_ms for name, latency in _alike(recorded).items()}
     timed = [level for level in levels if level.name in measured]
     times = dict(measured)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +12,6 @@ from hmc.artifact.precisions import PRECISIONS
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.selectors import Selector
 
-ENOUGH_REQUESTS = 20
-"""Requests that a measured 95th percentile needs; with fewer it is not used."""
-FRESH_S = 300.0
-"""Seconds for which a measured latency says what a level takes. A rush is not held against it for longer."""
-
 
 @dataclass(frozen=True)
 class LevelCandidate:
@@ -26,35 +20,14 @@ class LevelCandidate:
     level: Level
     pending: int = 0
     """Texts queued or running there for which a new text would wait."""
-    measured: LatencyWindow | None = None
-    """Its latency on this server. None if it is not loaded."""
+    p95_ms: float | None = None
+    """The 95th percentile of latency that the request would have there now, in milliseconds. None if unknown."""
     recent: LatencyWindow | None = None
-    """The same of the last moments, of every text. None if it is not loaded."""
+    """Its latency in the last moments, of every text. None if it is not loaded."""
     expected_s: float | None = None
     """Seconds that a new text would take there now. None if unknown."""
     failed: bool = False
     """Whether it failed and has not answered a text since."""
-
-    def p95_ms(self) -> float | None:
-        """Its 95th-percentile latency in milliseconds, or None if unknown.
-
-        The value measured on this server is used if it comes from enough requests of the last minutes. Otherwise it is
-        the value that the bundle records for requests of one sentence.
-        """
-        measured = self.measured.summary(within_s=FRESH_S) if self.measured else None
-        if measured and measured.requests >= ENOUGH_REQUESTS:
-            return measured.p95_ms
-        recorded = self.level.latency
-        return recorded.p95_ms if recorded and recorded.batch == 1 else None
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether its latency was measured, but not lately, so that only a request can tell it."""
-        return (
-            self.p95_ms() is None
-            and self.measured is not None
-            and self.measured.count(within_s=math.inf) >= ENOUGH_REQUESTS
-        )
 
 
 def runs_on(device: str, level: Level) -> bool:
@@ -112,16 +85,17 @@ def _fastest_within(drop: float, levels: Sequence[Level]) -> Level:
 def _within_budget(budget_ms: int, candidates: Sequence[LevelCandidate]) -> Level:
     places = {step.name: place for place, step in enumerate(ladder([c.level for c in candidates]))}
     ranked = sorted((c for c in candidates if c.level.name in places), key=lambda c: places[c.level.name])
-    measured = [(round(p95, 1), c.level) for c in ranked if (p95 := c.p95_ms()) is not None]  # as it is printed
+    measured = [(round(c.p95_ms, 1), c.level) for c in ranked if c.p95_ms is not None]  # as it is printed
     for p95, level in measured:
         if p95 <= budget_ms:
             return level
-    if stale := [c.level for c in ranked if c.is_stale]:
-        return stale[-1]
     if not measured:
         raise LevelNotFoundError(
-            "latency_budget_ms: no level has a measured latency of single sentences; it has one after "
-            f"{ENOUGH_REQUESTS} requests to a server, or recorded with `hmc bench --batch 1 --record`"
+            "latency_budget_ms: no level has a measured latency; a server has one after some requests, and `hmc bench "
+            "--batch 1 --record` records that of single sentences"
         )
     p95, level = min(measured, key=lambda x: x[0])
-    raise LevelNotFoundError(f"no level answers within {budget_ms} ms; the fastest is {level.name!r} with {p95:g} ms")
+    raise LevelNotFoundError(
+        f"no level answers a request of this size within {budget_ms} ms now; the fastest is {level.name!r} with about "
+        f"{p95:g} ms"
+    )

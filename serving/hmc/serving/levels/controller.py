@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.bundle.order import ladder, order
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.levels.choosing import ENOUGH_REQUESTS, LevelCandidate
+from hmc.serving.levels.choosing import LevelCandidate
+from hmc.serving.levels.latency import ENOUGH_REQUESTS
 
 RECENT_S = 2.0
 """Latencies of the last so many seconds count."""

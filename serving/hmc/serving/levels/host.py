@@ -19,6 +19,7 @@ from hmc.serving.levels.choosing import choose, runs_on
 from hmc.serving.levels.controller import AutoController, AutoPolicy
 from hmc.serving.levels.freeing import Residency, Retirement, Room
 from hmc.serving.levels.languages import Languages
+from hmc.serving.levels.latency import RequestTimes
 from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
 from hmc.serving.levels.names import name_of
 from hmc.serving.levels.slots import Lease, LoadedBundle, Slot, TranslatorFactory
@@ -83,7 +84,8 @@ class ModelHost:
             default = recommended(fitting).level
         urgent, other = AutoController(self._auto), AutoController(replace(self._auto, target_ms=None))
         shares, languages = disk_shares(path, manifest), Languages.of(path, manifest)
-        return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other})
+        times = RequestTimes(manifest.levels, self._clock)
+        return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other}, times)
 
     @property
     def languages(self) -> Languages:
@@ -219,19 +221,25 @@ class ModelHost:
     # ---- use ----
 
     def lease(
-        self, selector: Selector | None = None, *, priority: Priority = Priority.INTERACTIVE, code: str = ""
+        self,
+        selector: Selector | None = None,
+        *,
+        priority: Priority = Priority.INTERACTIVE,
+        code: str = "",
+        characters: int = 0,
     ) -> Lease:
         """Leases the level that `selector` chooses (None: the default level); use it in a `with` block.
 
         priority: of the texts of this lease. `auto` counts as load the texts that they would wait for: for interactive
-        ones the interactive ones, otherwise all. code: the token of the target language, see `Lease`.
+        ones the interactive ones, otherwise all. code: the token of the target language, see `Lease`. characters: of
+        all texts, by which a latency budget is judged.
 
         Raises LevelNotFoundError if no level fits, LevelNotLoadedError if the level is not loaded, and UnavailableError
         before `start`, after `close`, and if the chosen level is still loading.
         """
         with self._state:
             selector = selector or Selector()
-            level = self._resolve(selector, priority)
+            level = self._resolve(selector, priority, characters)
             slot = self._current.slots.get(level.name)
             if level.name in self._current.loading:
                 raise UnavailableError(
@@ -243,7 +251,10 @@ class ModelHost:
             slot.users += 1
             version = self._current.manifest.version
             chosen_by = selector.chosen_by
-            return Lease(slot, version, self._end, priority, model=self.name, code=code, chosen_by=chosen_by)
+            return Lease(
+                slot, version, self._end, priority, model=self.name, code=code, chosen_by=chosen_by, clock=self._clock,
+                times=self._current.times,
+            )  # fmt: skip
 
     def _not_loaded(self, name: str) -> LevelNotLoadedError:
         return LevelNotLoadedError(
@@ -258,7 +269,7 @@ class ModelHost:
             slot.last_used = self._clock()
             self._state.notify_all()
 
-    def _resolve(self, selector: Selector, priority: Priority) -> Level:
+    def _resolve(self, selector: Selector, priority: Priority, characters: int) -> Level:
         current = self._current
         if self._closed:
             raise UnavailableError(SHUTTING_DOWN)
@@ -270,7 +281,9 @@ class ModelHost:
             return current.manifest.level(selector.name)
         if selector.auto:
             return current.auto[priority.interactive].choose(current.candidates(priority=priority))
-        return choose(selector, current.candidates(priority=priority, loadable_on=self._loadable_on))
+        size = None if selector.latency_budget_ms is None else characters
+        candidates = current.candidates(priority=priority, loadable_on=self._loadable_on, characters=size)
+        return choose(selector, candidates)
 
     @property
     def _loadable_on(self) -> str | None:

@@ -31,7 +31,7 @@ class Selector:
     max_bleu_drop: float | None = None
     """Chooses the fastest level that loses at most this many BLEU points, as measured."""
     latency_budget_ms: int | None = None
-    """Chooses the best level whose 95th-percentile latency is at most this many milliseconds."""
+    """Chooses the best level that would answer within this many milliseconds now, at the 95th percentile."""
     auto: bool = False
     """Chooses the best level that is not overloaded now."""
     model: str | None = None
