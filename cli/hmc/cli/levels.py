@@ -128,7 +128,7 @@ def _order(levels: LevelList) -> Iterator[str]:
     if beaten := [f"{level.name} ({level.beaten_by})" for level in levels.levels if level.beaten_by]:
         yield f"Chosen by name only, because another level is as good and as fast: {', '.join(beaten)}."
     if estimated := [level.name for level in levels.levels if level.estimated]:
-        yield f"Not timed, or not like the others, so a cost model says how fast: {', '.join(estimated)}."
+        yield f"Not timed, or not as steadily as the others, so a cost model ranks them: {', '.join(estimated)}."
 
 
 def _devices(levels: LevelList) -> Iterator[str]:

@@ -489,7 +489,7 @@ class Latency(_message.Message):
     def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., requests: _Optional[int] = ...) -> None: ...
 
 class RecordedLatency(_message.Message):
-    __slots__ = ("p50_ms", "p95_ms", "p99_ms", "batch", "beam", "requests", "machine")
+    __slots__ = ("p50_ms", "p95_ms", "p99_ms", "batch", "beam", "requests", "machine", "steady")
     P50_MS_FIELD_NUMBER: _ClassVar[int]
     P95_MS_FIELD_NUMBER: _ClassVar[int]
     P99_MS_FIELD_NUMBER: _ClassVar[int]
@@ -497,6 +497,7 @@ class RecordedLatency(_message.Message):
     BEAM_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
+    STEADY_FIELD_NUMBER: _ClassVar[int]
     p50_ms: float
     p95_ms: float
     p99_ms: float
@@ -504,7 +505,8 @@ class RecordedLatency(_message.Message):
     beam: int
     requests: int
     machine: str
-    def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., batch: _Optional[int] = ..., beam: _Optional[int] = ..., requests: _Optional[int] = ..., machine: _Optional[str] = ...) -> None: ...
+    steady: bool
+    def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., batch: _Optional[int] = ..., beam: _Optional[int] = ..., requests: _Optional[int] = ..., machine: _Optional[str] = ..., steady: _Optional[bool] = ...) -> None: ...
 
 class LoadLevelRequest(_message.Message):
     __slots__ = ("name", "model")

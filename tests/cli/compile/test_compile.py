@@ -26,7 +26,7 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
     assert lines[2].split()[:3] == ["h12", "12", "heads"]
     default = validate(out).default_level
     assert [line.endswith("default") for line in lines[1:3]] == [default == "full", default == "h12"]
-    cost = "by a cost model: no times are recorded yet (`hmc bench --record`)."
+    cost = "by a cost model: no steady time is recorded (`hmc bench --record`)."
     assert lines[3] == f"{default} is the default level, the fastest that loses at most 1 BLEU, {cost}"
     assert [line for line in ran.stderr.splitlines() if line] == ["full", "h12", "validate", "full", "h12"]
     assert validate(out).level("h12").quality is not None

@@ -21,10 +21,10 @@ from hmc.artifact.storage.files import replace_directory, unfinished, write_whol
 from hmc.artifact.storage.formats import Format, check_replaceable
 from hmc.artifact.tokenizer.files import EVERY, TOKENIZER
 
-SCHEMA_VERSION = 5
-READABLE = (2, 3, 4, 5)
-"""Schema versions that are read. 3 added shortlists, 4 the manifest's digest, 5 `Quality.significance`. The graphs of 1
-have other inputs."""
+SCHEMA_VERSION = 6
+READABLE = (2, 3, 4, 5, 6)
+"""Schema versions that are read. 3 added shortlists, 4 the manifest's digest, 5 `Quality.significance`, 6
+`Latency.steady`. The graphs of 1 have other inputs."""
 MANIFEST, WEIGHTS = "bundle.json", "weights"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RESERVED = frozenset((MANIFEST, WEIGHTS, *EVERY))
@@ -104,7 +104,10 @@ class Quality(Strict):
 
 
 class Latency(Strict):
-    """Measured milliseconds of one translation request of `batch` sentences at `beam`."""
+    """Measured milliseconds of one translation request of `batch` sentences at `beam`.
+
+    Percentiles are over the requests, each as its fastest round was. Before schema version 6 every round counted.
+    """
 
     p50_ms: float
     p95_ms: float
@@ -113,6 +116,8 @@ class Latency(Strict):
     beam: int
     requests: int
     machine: str
+    steady: bool | None = Field(default=None, exclude_if=lambda steady: steady is None)
+    """Whether the rounds agreed. If not, a cost model ranks the level. None: not checked, for want of rounds."""
 
 
 class Level(Strict):

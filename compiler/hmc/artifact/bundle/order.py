@@ -82,10 +82,10 @@ class Standing:
 
     level: Level
     ms: float
-    """Of a request of one sentence, as measured, or by the cost model on the scale of the measured levels of the same
-    precision, or else of all."""
+    """Of a request of one sentence, as measured, or by the cost model on the scale of the measured levels, of the same
+    precision if there are any."""
     timed: bool
-    """Whether that was measured."""
+    """Whether that was measured, on a machine that was steady."""
     loss: float | None
     """BLEU points that it loses, to two digits as they are printed; negative if it gains. None: not measured, or not
     on the test set of the others."""
@@ -167,7 +167,7 @@ def why_default(manifest: Manifest) -> str:
         )
     if best.loss > MAX_BLEU_DROP:
         return f"{name} is the default level, the best one: none loses at most {MAX_BLEU_DROP:g} BLEU."
-    timed = "" if best.timed else ", by a cost model: no times are recorded yet (`hmc bench --record`)"
+    timed = "" if best.timed else ", by a cost model: no steady time is recorded (`hmc bench --record`)"
     return f"{name} is the default level, the fastest that loses at most {MAX_BLEU_DROP:g} BLEU{timed}."
 
 
@@ -180,22 +180,23 @@ def _test(quality: Quality) -> Hashable:
 
 
 def _times(levels: Sequence[Level]) -> tuple[dict[str, float], set[str]]:
-    """Milliseconds of every level, and the names of those whose time was measured, with requests as small as any."""
+    """Milliseconds of every level, and the names of those whose time was measured, with requests as small as any, while
+    the machine was steady."""
     least = min((x.latency.batch for x in levels if x.latency), default=1)
-    recorded = {
+    recorded = _alike({
         x.name: (x.latency, (x.latency.beam, x.latency.machine))
         for x in levels
         if x.latency and x.latency.batch == least
-    }
-    measured = {name: latency.p50_ms for name, latency in _alike(recorded).items()}
-    timed = [level for level in levels if level.name in measured]
-    times = dict(measured)
+    })  # fmt: skip
+    times = {name: latency.p50_ms for name, latency in recorded.items() if latency.steady is not False}
+    measured, known = set(times), [level for level in levels if level.name in recorded]
     for level in levels:
         if level.name not in measured:
-            alike = [x for x in timed if x.precision == level.precision] or timed
-            scale = median(measured[x.name] / cost_ms(x) for x in alike) if alike else 1.0
+            steady = [x for x in known if x.name in measured] or known
+            alike = [x for x in steady if x.precision == level.precision] or steady
+            scale = median(recorded[x.name].p50_ms / cost_ms(x) for x in alike) if alike else 1.0
             times[level.name] = scale * cost_ms(level)
-    return times, set(measured)
+    return times, measured
 
 
 Value = TypeVar("Value")

@@ -119,12 +119,12 @@ class RequestTimes:
         found = {}
         for name, standing in self._standings.items():
             own = sorted(each.seconds for each in fresh if each.level == name and _bin(each.characters) == size)
-            recorded = standing.level.latency if standing.timed else None
+            recorded = standing.level.latency
             known = recorded is not None and recorded.batch == 1
             if len(own) >= ENOUGH_REQUESTS:
                 found[name] = 1000.0 * own[-(-len(own) * 95 // 100) - 1]
             elif known or size in quiet:
-                tail = recorded.p95_ms / recorded.p50_ms if recorded else TAIL
+                tail = recorded.p95_ms / recorded.p50_ms if recorded and standing.timed else TAIL
                 found[name] = standing.ms * tail * _growth(characters) * slowness
         return found
 

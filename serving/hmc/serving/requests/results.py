@@ -301,8 +301,8 @@ class LevelInfo:
     """Name of a level that is at least as fast and at least as good, and one of the two more, so that only a request by
     name gets this one. Empty if there is none."""
     estimated: bool = False
-    """Whether the time by which it has its place in the order of levels is that of a cost model, because none was
-    measured."""
+    """Whether the time by which it has its place in the order of levels is that of a cost model, because no steady one
+    was measured."""
 
     @classmethod
     def of(cls, standing: Standing, *, is_default: bool = False, disk: LevelBytes | None = None) -> Self:
