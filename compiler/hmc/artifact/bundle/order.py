@@ -108,10 +108,10 @@ class Standing:
         if self.device != other.device:
             return False
         if self.loss is not None and other.loss is not None:
-            better = (-self.loss, -other.loss)
+            better, as_good = self.loss < other.loss, self.loss <= other.loss
         else:
-            better = (_size(self.level), _size(other.level))
-        return self.ms <= other.ms and better[0] >= better[1] and (self.ms < other.ms or better[0] > better[1])
+            better, as_good = _size(self.level) > _size(other.level), _size(self.level) >= _size(other.level)
+        return self.ms <= other.ms and as_good and (self.ms < other.ms or better)
 
 
 def order(levels: Sequence[Level]) -> list[Standing]:

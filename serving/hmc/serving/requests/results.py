@@ -375,7 +375,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class LevelList:
-    """The levels of a bundle, from the best to the cheapest."""
+    """The levels of a bundle, in their order (`hmc.artifact.bundle.order`)."""
 
     levels: tuple[LevelInfo, ...]
     bundle_version: str
