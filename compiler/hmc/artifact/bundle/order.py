@@ -31,7 +31,7 @@ OUTPUT_SHARE = 0.3
 
 
 @dataclass(frozen=True)
-class Machine:
+class DeviceSpeed:
     """Rough speeds of a kind of device. Only their ratios matter: the model ranks levels, and predicts no times."""
 
     bytes_per_s: float
@@ -43,7 +43,7 @@ class Machine:
     """Of a step beside its sub-layers: search, and the way through the runtime."""
 
 
-MACHINES = {"cpu": Machine(40e9, 50e9, 5e-6, 1e-4), "cuda": Machine(2e12, 1e14, 2e-5, 1e-4)}
+DEVICES = {"cpu": DeviceSpeed(40e9, 50e9, 5e-6, 1e-4), "cuda": DeviceSpeed(2e12, 1e14, 2e-5, 1e-4)}
 """Device of a precision → its speeds."""
 INTEGER_SPEED = 4
 """How many times as many products of integers a device does in a second."""
@@ -56,7 +56,7 @@ def cost_ms(level: Level) -> float:
     have parameters as they have sub-layers. A decoder layer without a head counts as removed.
     """
     traits, layout = PRECISIONS[level.precision], level.layout
-    machine = MACHINES[traits.device]
+    device = DEVICES[traits.device]
     encoder = sum(bool(heads) + 1 for heads in layout.encoder_self)
     pairs = zip(layout.decoder_self, layout.cross, strict=True)
     decoder = sum(bool(own) + bool(cross) + 1 for own, cross in pairs if own or cross)
@@ -65,11 +65,11 @@ def cost_ms(level: Level) -> float:
     step = decoder * layers + (0.0 if level.shortlist else output)
 
     def seconds(parameters: float, rows: int) -> float:
-        rate = machine.products_per_s * (INTEGER_SPEED if traits.quantised else 1)
-        return max(parameters * traits.bytes_each / machine.bytes_per_s, rows * parameters / rate)
+        rate = device.products_per_s * (INTEGER_SPEED if traits.quantised else 1)
+        return max(parameters * traits.bytes_each / device.bytes_per_s, rows * parameters / rate)
 
-    once = encoder * machine.layer_s + seconds(encoder * layers, TOKENS)
-    each = machine.step_s + decoder * machine.layer_s + seconds(step, ROWS)
+    once = encoder * device.layer_s + seconds(encoder * layers, TOKENS)
+    each = device.step_s + decoder * device.layer_s + seconds(step, ROWS)
     return 1000.0 * (once + TOKENS * each)
 
 
