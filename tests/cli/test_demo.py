@@ -47,6 +47,7 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
     manifest = validate(out / "bundle")
     assert [level.name for level in manifest.levels] == levels
     assert all(level.quality and level.latency for level in manifest.levels)
+    assert f"Take {manifest.default_level}, the fastest" in ran.stdout, "what the demo advises is what is served"
     assert {path.name for path in out.iterdir()} == {"bundle", "pareto.png", "pareto.svg", "results.json"}
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert [set(example["translations"]) for example in results["examples"]] == [set(levels)] * len(demo_steps.EXAMPLES)

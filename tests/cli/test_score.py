@@ -60,7 +60,7 @@ def test_penalties_count(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
         (["--max-heads", 12], "h12"),
         (["--max-bleu-drop", 0.3], "h12"),
         (["--max-bleu-drop", 1], "h6"),
-        (["--latency-budget-ms", 20], "h12"),
+        (["--latency-budget-ms", 100], "h12"),  # calls of many texts
         (["--auto"], "full"),
     ],
 )
@@ -77,7 +77,7 @@ def test_every_selector(
     [
         (["--auto", "--level", "h6"], "--level and --auto each choose the level: give one of them"),
         (["--max-bleu-drop", -1], "--max-bleu-drop -1.0: choose 0 or more BLEU points"),
-        (["--latency-budget-ms", 2], "no level answers within 2 ms; the fastest is 'h6' with 10 ms"),
+        (["--latency-budget-ms", 2], "within 2 ms now; the fastest is 'h6' with about 10 ms"),
     ],
 )
 def test_selectors_that_choose_nothing(

@@ -138,7 +138,7 @@ def test_levels_of_a_server(hmc: Hmc, server: BackgroundServer, factory: FakeFac
     (row,) = [line for line in ran.stdout.splitlines() if "h12" in line]
     assert [cell.strip() for cell in row.split("│")[1:-1]] == [
         "h12", "fp32", "12", "4/4/4", "2,000", "0.0 + 0.0", "29.80", "-0.20 (-0.30 to -0.10)", "50.00",
-        "5.0", "20.0", "0.0 + 0.0", "on cpu",
+        "10.0", "20.0", "0.0 + 0.0", "on cpu",
     ]  # fmt: skip
     listed = json.loads(hmc("levels", "--server", server.address, "--json").stdout)
     assert [level["name"] for level in listed["levels"]] == ["full", "h12", "h6"]

@@ -44,6 +44,13 @@ def test_steps_within_the_model_are_no_part_of_it(hmc: Hmc, opus: Path) -> None:
     assert [step["folder"] for step in runs[0]] == [step["folder"] for step in runs[1]]
 
 
+def test_the_default_level_of_several_is_said(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    text = write_lines(tmp_path / "text.en", SENTENCES)
+    ran = hmc("up", opus, "-o", tmp_path / "out", "--no-serve", "--source", text, "--precision", "int8,fp32")
+    assert ran.exit_code == 0, ran.output
+    assert "full is the default level, the best one by a cost model: nothing is scored yet" in ran.stderr
+
+
 def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
     common = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json")
     write_lines(tmp_path / "text.en", SENTENCES)

@@ -302,7 +302,7 @@ def write_bundle(
             chrf_signature="chrf signature",
         )
         p95 = 10.0 * heads
-        latency = Latency(p50_ms=5, p95_ms=p95, p99_ms=99, batch=1, beam=4, requests=50, machine="test")
+        latency = Latency(p50_ms=5.0 * heads, p95_ms=p95, p99_ms=99, batch=1, beam=4, requests=50, machine="test")
         made.append(
             Level(
                 name=name,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level, Manifest, Quality, read_manifest, write_manifest
+from hmc.artifact.bundle.order import recommend
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.load.results import LatencyObjective, LoadCurve
 from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
@@ -119,7 +120,8 @@ def check_recordable(settings: BenchmarkSettings) -> None:
 
 
 def record(bundle: Path | str, report: Report) -> Manifest:
-    """Writes each level's quality and latency at the headline setting into the manifest. The bundle's version stays.
+    """Writes each level's quality and latency at the headline setting into the manifest, and makes the recommended
+    level the default one. The bundle's version stays.
 
     Raises InvalidRequestError if the bundle was replaced since it was measured, and for quality that should not replace
     what is recorded: of fewer sentences, or of another beam.
@@ -137,6 +139,7 @@ def record(bundle: Path | str, report: Report) -> Manifest:
         level = manifest.level(measured.name)
         level.latency = report.recorded_latency(measured)
         level.quality = measured.quality_at(conditions.headline.beam) or level.quality
+    recommend(manifest)
     write_manifest(manifest, bundle)
     return manifest
 

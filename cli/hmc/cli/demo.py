@@ -63,7 +63,7 @@ def command(
         )
     else:
         steps.note("CTranslate2 is not installed: `pip install ctranslate2` lets the demo compare with it.")
-    if line := advice(report, demo_steps.SURE):
+    if line := advice(report):
         steps.note(line)
     steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")
     with steps.step("draw the Pareto plot"):

@@ -33,9 +33,6 @@ KINDS = ("captions", "everyday", "help", "ui")
 """Kinds of text in the test set, each an equal part of it, in this order."""
 HEADS = (75, 58, 36)
 """Heads of the levels that LEVELS has."""
-SURE = 2.0
-"""BLEU: the advice names the fastest level that surely loses no more. With 400 sentences an interval reaches 1.5 to
-either side."""
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 EXAMPLES = (3, 104, 208, 300)
 """Lines of the test set, counted from 0, whose translations are shown."""

@@ -97,9 +97,9 @@ def _of_server(address: str, model: str | None, token: str | None, tls: Tls, tim
 
 def _of_bundle(path: Path) -> LevelList:
     from hmc.artifact.bundle.manifest import FIX, read_manifest
+    from hmc.artifact.bundle.order import order
     from hmc.artifact.errors import InvalidArtifactError
     from hmc.serving.levels.byte_shares import disk_shares
-    from hmc.serving.levels.choosing import rank
     from hmc.serving.requests.results import LevelInfo, LevelList
 
     manifest = read_manifest(path)
@@ -108,8 +108,7 @@ def _of_bundle(path: Path) -> LevelList:
     except OSError as error:
         raise InvalidArtifactError(f"bundle {path}", [f"{error.filename} is missing"], FIX) from error
     infos = [
-        LevelInfo.of(x, is_default=x.name == manifest.default_level, disk=disk[x.name])
-        for x in sorted(manifest.levels, key=rank)
+        LevelInfo.of(x, is_default=x.name == manifest.default_level, disk=disk[x.name]) for x in order(manifest.levels)
     ]
     return LevelList(tuple(infos), manifest.version, manifest.source_language, manifest.target_language)
 
@@ -144,7 +143,7 @@ def _show(console: Console, levels: LevelList) -> None:
     notes = [*_measured(levels)]
     if levels.memory_bytes:
         notes.append(f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory.")
-    for line in (*notes, *_devices(levels)):
+    for line in (*notes, *_order(levels), *_devices(levels)):
         console.print(Text(line, style="italic"))
 
 
@@ -177,6 +176,14 @@ def _table(columns: dict[str, list[str]]) -> Table:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(Text, row))
     return table
+
+
+def _order(levels: LevelList) -> Iterator[str]:
+    """Notes on the order of levels: which are chosen by name only, and which were not timed."""
+    if beaten := [f"{level.name} ({level.beaten_by})" for level in levels.levels if level.beaten_by]:
+        yield f"Chosen by name only, because another level is as good and as fast: {', '.join(beaten)}."
+    if estimated := [level.name for level in levels.levels if level.estimated]:
+        yield f"Not timed, or not as steadily as the others, so a cost model ranks them: {', '.join(estimated)}."
 
 
 def _devices(levels: LevelList) -> Iterator[str]:

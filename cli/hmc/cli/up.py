@@ -87,6 +87,8 @@ def command(
     from functools import partial
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from hmc.artifact.bundle.manifest import read_manifest
+    from hmc.artifact.bundle.order import why_default
     from hmc.cli.common.commands import exit_on_sigterm
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.options import parse_precisions
@@ -128,6 +130,9 @@ def command(
 
     with exit_on_sigterm(), translating(console) as (report, progress):
         bundle = bring_up(settings, done, progress, report)
+    manifest = read_manifest(bundle)
+    if len(manifest.levels) > 1:
+        note(console, why_default(manifest))
     if server is not None:
         set_up(server.log_format, texts=server.log_texts)
         serve_models([str(bundle)], server, json_output=as_json)

@@ -30,6 +30,8 @@ class PrecisionTraits:
     shortlists: bool
     """Whether its levels may have a twin with vocabulary shortlists: the output projection must add up exactly, as
     integers do, so that a result does not depend on the other sentences of the batch."""
+    bytes_each: float
+    """Bytes of a weight of a linear layer."""
     rank: int
     """Sorts precisions from the most exact (0) to the least."""
     label: str
@@ -40,12 +42,27 @@ class PrecisionTraits:
 
 PRECISIONS: Mapping[Precision, PrecisionTraits] = MappingProxyType(
     {
-        "fp32": PrecisionTraits("cpu", "float32", quantised=False, shortlists=False, rank=0, label="32-bit floats"),
-        "int8": PrecisionTraits("cpu", "float32", quantised=True, shortlists=True, rank=3, label="8-bit integers"),
-        "int4": PrecisionTraits("cpu", "float32", quantised=True, shortlists=True, rank=4, label="4-bit integers"),
-        "fp16": PrecisionTraits("cuda", "float16", quantised=False, shortlists=False, rank=1, label="16-bit floats"),
+        "fp32": PrecisionTraits(
+            "cpu", "float32", quantised=False, shortlists=False, bytes_each=4.0, rank=0, label="32-bit floats"
+        ),
+        "int8": PrecisionTraits(
+            "cpu", "float32", quantised=True, shortlists=True, bytes_each=1.0, rank=3, label="8-bit integers"
+        ),
+        "int4": PrecisionTraits(
+            "cpu", "float32", quantised=True, shortlists=True, bytes_each=0.5, rank=4, label="4-bit integers"
+        ),
+        "fp16": PrecisionTraits(
+            "cuda", "float16", quantised=False, shortlists=False, bytes_each=2.0, rank=1, label="16-bit floats"
+        ),
         "bf16": PrecisionTraits(
-            "cuda", "bfloat16", quantised=False, shortlists=False, rank=2, label="bfloat16", runs_on_cpu=False
+            "cuda",
+            "bfloat16",
+            quantised=False,
+            shortlists=False,
+            bytes_each=2.0,
+            rank=2,
+            label="bfloat16",
+            runs_on_cpu=False,
         ),
     }
 )

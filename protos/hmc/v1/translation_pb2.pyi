@@ -399,7 +399,7 @@ class DeviceUse(_message.Message):
     def __init__(self, device: _Optional[str] = ..., reserved: _Optional[int] = ..., budget: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class Level(_message.Message):
-    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory", "shortlist", "failure", "device_memory", "device")
+    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory", "shortlist", "failure", "device_memory", "device", "beaten_by", "estimated")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     HEADS_BY_KIND_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +417,8 @@ class Level(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    BEATEN_BY_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_FIELD_NUMBER: _ClassVar[int]
     name: str
     heads: int
     heads_by_kind: _containers.RepeatedCompositeFieldContainer[KindHeads]
@@ -434,7 +436,9 @@ class Level(_message.Message):
     failure: str
     device_memory: LevelBytes
     device: str
-    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., shortlist: _Optional[bool] = ..., failure: _Optional[str] = ..., device_memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., device: _Optional[str] = ...) -> None: ...
+    beaten_by: str
+    estimated: bool
+    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., shortlist: _Optional[bool] = ..., failure: _Optional[str] = ..., device_memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., device: _Optional[str] = ..., beaten_by: _Optional[str] = ..., estimated: _Optional[bool] = ...) -> None: ...
 
 class LevelBytes(_message.Message):
     __slots__ = ("own", "shared")
@@ -493,7 +497,7 @@ class Latency(_message.Message):
     def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., requests: _Optional[int] = ...) -> None: ...
 
 class RecordedLatency(_message.Message):
-    __slots__ = ("p50_ms", "p95_ms", "p99_ms", "batch", "beam", "requests", "machine")
+    __slots__ = ("p50_ms", "p95_ms", "p99_ms", "batch", "beam", "requests", "machine", "steady")
     P50_MS_FIELD_NUMBER: _ClassVar[int]
     P95_MS_FIELD_NUMBER: _ClassVar[int]
     P99_MS_FIELD_NUMBER: _ClassVar[int]
@@ -501,6 +505,7 @@ class RecordedLatency(_message.Message):
     BEAM_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
+    STEADY_FIELD_NUMBER: _ClassVar[int]
     p50_ms: float
     p95_ms: float
     p99_ms: float
@@ -508,7 +513,8 @@ class RecordedLatency(_message.Message):
     beam: int
     requests: int
     machine: str
-    def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., batch: _Optional[int] = ..., beam: _Optional[int] = ..., requests: _Optional[int] = ..., machine: _Optional[str] = ...) -> None: ...
+    steady: bool
+    def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., batch: _Optional[int] = ..., beam: _Optional[int] = ..., requests: _Optional[int] = ..., machine: _Optional[str] = ..., steady: _Optional[bool] = ...) -> None: ...
 
 class LoadLevelRequest(_message.Message):
     __slots__ = ("name", "model")

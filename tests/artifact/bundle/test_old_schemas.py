@@ -99,7 +99,7 @@ def test_a_changed_manifest_without_a_digest_is_not_noticed(bundle: Path) -> Non
     assert bundle_problems(bundle) == []
 
 
-@pytest.mark.parametrize("bundle", [4, 5], indirect=True)
+@pytest.mark.parametrize("bundle", [4, 5, 6], indirect=True)
 def test_a_changed_manifest_with_a_digest_is_refused(bundle: Path) -> None:
     """A changed pad_id changes translations, and only the digest shows it."""
     raw = json.loads((bundle / "bundle.json").read_text())

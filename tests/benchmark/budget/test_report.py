@@ -40,7 +40,7 @@ def printed(done: Search) -> str:
 
 
 def test_table_and_json_tell_of_every_level() -> None:
-    done = searched(Limits(max_bleu_drop=0.5), candidate("h23", 23, 0.2, 0.1, 19.0))
+    done = searched(Limits(max_bleu_drop=0.5, confidence=0.95), candidate("h23", 23, 0.2, 0.1, 19.0))
     text = printed(done)
     assert "Tried on 10 sentences of test, Δ against full" in text
     assert "most at 95 %" in text
@@ -58,14 +58,16 @@ def test_table_and_json_tell_of_every_level() -> None:
 
 def test_recorded_json_holds_times_only_where_they_decided() -> None:
     """What goes into a bundle must be the same when it is compiled again."""
-    drop = searched(Limits(max_bleu_drop=0.5), candidate("h23", 23, 0.2, 0.1, 19.0))
-    both = searched(Limits(max_bleu_drop=0.5, max_latency_ms=19.5), candidate("h23", 23, 0.2, 0.1, 19.0))
+    drop = searched(Limits(max_bleu_drop=0.5, confidence=0.95), candidate("h23", 23, 0.2, 0.1, 19.0))
+    both = searched(
+        Limits(max_bleu_drop=0.5, max_latency_ms=19.5, confidence=0.95), candidate("h23", 23, 0.2, 0.1, 19.0)
+    )
     assert "p50_ms" not in to_dict(drop, latency=False)["tried"][0]
     assert to_dict(both, latency=False)["tried"][0]["p50_ms"] == 20.0
 
 
 def test_noise_is_told_with_the_sentences_it_would_take() -> None:
-    done = searched(Limits(max_bleu_drop=0.25), candidate("h23", 23, 0.05, 0.4, 19.0))
+    done = searched(Limits(max_bleu_drop=0.25, confidence=0.95), candidate("h23", 23, 0.05, 0.4, 19.0))
     reason = refusal(done)
     assert reason is not None
     assert "no level is sure to lose at most 0.25 against full; the nearest, h23, lost 0.05" in reason
@@ -75,7 +77,7 @@ def test_noise_is_told_with_the_sentences_it_would_take() -> None:
 
 
 def test_a_real_loss_is_not_blamed_on_noise() -> None:
-    reason = refusal(searched(Limits(max_bleu_drop=0.25), candidate("h23", 23, 0.6, 0.1, 19.0)))
+    reason = refusal(searched(Limits(max_bleu_drop=0.25, confidence=0.95), candidate("h23", 23, 0.6, 0.1, 19.0)))
     assert reason is not None
     assert "h23, lost 0.60 as measured" in reason
     assert "`hmc prune`" in reason
@@ -83,13 +85,13 @@ def test_a_real_loss_is_not_blamed_on_noise() -> None:
 
 def test_a_precision_that_costs_too_much_by_itself() -> None:
     everything = candidate("full-int8", 24, 0.6, 0.1, 9.0)
-    done = searched(Limits(max_bleu_drop=0.25), everything=everything)
+    done = searched(Limits(max_bleu_drop=0.25, confidence=0.95), everything=everything)
     assert done.tried == (everything,)
     assert "full-int8, lost 0.60 with all its heads, for its precision alone" in str(refusal(done))
 
 
 def test_all_heads_at_a_cheaper_precision_are_an_answer() -> None:
-    done = searched(Limits(max_bleu_drop=0.25), everything=candidate("full-int8", 24, 0.1, 0.1, 9.0))
+    done = searched(Limits(max_bleu_drop=0.25, confidence=0.95), everything=candidate("full-int8", 24, 0.1, 0.1, 9.0))
     assert done.found is not None
     assert done.found.level == "full-int8"
     assert refusal(done) is None
@@ -105,7 +107,7 @@ def test_nothing_is_fast_enough() -> None:
 def test_a_model_without_fewer_heads_to_try(heads: int, latency: float | None) -> None:
     """The reference level is then the only candidate."""
     only = replace(FULL, heads=heads)
-    done = search(heads, lambda _: only, Limits(max_bleu_drop=0.5, max_latency_ms=latency))
+    done = search(heads, lambda _: only, Limits(max_bleu_drop=0.5, max_latency_ms=latency, confidence=0.95))
     if latency == 21.0:
         assert refusal(done) is None  # all heads keep both limits
     else:
@@ -116,25 +118,27 @@ def test_a_model_without_fewer_heads_to_try(heads: int, latency: float | None) -
 def test_the_limit_that_failed_is_named() -> None:
     slow = candidate("full", 24, 0.0, 0.0, 40.0)
     keeping = [candidate(f"h{n}", n, 0.1, 0.1, 10.0 + n) for n in (23, 22, 21)]
-    late = searched(Limits(max_bleu_drop=0.25, max_latency_ms=30.9), *keeping, everything=slow)
+    late = searched(Limits(max_bleu_drop=0.25, max_latency_ms=30.9, confidence=0.95), *keeping, everything=slow)
     assert str(refusal(late)).startswith(
         "latency: h21 has the fewest heads that keep a drop of 0.25 BLEU and takes 31.0 ms, more than 30.9"
     )
-    lossy = searched(Limits(max_bleu_drop=0.15, max_latency_ms=15.0), *keeping, everything=slow)
+    lossy = searched(Limits(max_bleu_drop=0.15, max_latency_ms=15.0, confidence=0.95), *keeping, everything=slow)
     assert str(refusal(lossy)).startswith("BLEU: no level is sure to lose at most 0.15")
 
 
 def test_all_heads_within_both_limits_are_an_answer() -> None:
-    done = searched(Limits(max_bleu_drop=0.15, max_latency_ms=20.0))
+    done = searched(Limits(max_bleu_drop=0.15, max_latency_ms=20.0, confidence=0.95))
     assert done.found == FULL
     assert refusal(done) is None
 
 
 def test_an_uneven_fall_is_told() -> None:
-    uneven = searched(Limits(max_bleu_drop=0.5), *(candidate(f"h{n}", n, 0.1, 0.1, 9.0) for n in (23, 22, 19)))
+    uneven = searched(
+        Limits(max_bleu_drop=0.5, confidence=0.95), *(candidate(f"h{n}", n, 0.1, 0.1, 9.0) for n in (23, 22, 19))
+    )
     assert uneven.found is not None
     assert "h19 keeps the drop though h21, h20 with more heads did not" in str(warning(uneven))
-    even = searched(Limits(max_bleu_drop=0.5), candidate("h23", 23, 0.2, 0.1, 19.0))
+    even = searched(Limits(max_bleu_drop=0.5, confidence=0.95), candidate("h23", 23, 0.2, 0.1, 19.0))
     assert warning(even) is None
 
 
@@ -156,7 +160,7 @@ def test_the_advice_is_what_was_not_tried(precision: Precision, shortlist: bool,
 
 def test_a_twin_that_loses_too_much_is_not_its_precision_s_fault() -> None:
     twin = replace(candidate("full-int8-shortlist", 24, 9.0, 0.5, 5.0), shortlist=True)
-    reason = refusal(Search(Limits(max_bleu_drop=1.0), (twin,), None))
+    reason = refusal(Search(Limits(max_bleu_drop=1.0, confidence=0.95), (twin,), None))
     assert reason is not None
     assert reason.endswith("lost 9.00 with all its heads: allow a larger drop, or longer lists")
-    assert to_dict(Search(Limits(max_bleu_drop=1.0), (twin,), None))["found"] is None
+    assert to_dict(Search(Limits(max_bleu_drop=1.0, confidence=0.95), (twin,), None))["found"] is None

@@ -88,9 +88,15 @@ def test_whatever_is_found_holds_after_few_tries(held: set[int]) -> None:
     assert len(asked) == len(set(asked)) <= 1 + 8 + 3 + 8
 
 
-def test_the_interval_decides_and_not_the_measured_loss() -> None:
+def test_the_measured_loss_decides() -> None:
+    done = search(HEADS, Bench(lambda n: (HEADS - n) / 100), Limits(max_bleu_drop=0.5))
+    assert done.found is not None
+    assert done.found.heads == 94
+
+
+def test_with_a_confidence_the_interval_decides() -> None:
     bench = Bench(lambda n: (HEADS - n) / 100, noise=0.2)
-    done = search(HEADS, bench, Limits(max_bleu_drop=0.5))
+    done = search(HEADS, bench, Limits(max_bleu_drop=0.5, confidence=0.95))
     assert done.found is not None
     assert done.found.heads == 114  # loses 0.30 as measured, at most 0.50
     assert done.found.loss_at_most == pytest.approx(0.5)
@@ -100,14 +106,16 @@ def test_the_interval_decides_and_not_the_measured_loss() -> None:
 
 
 def test_levels_with_more_heads_that_fail_are_told() -> None:
-    done = search(HEADS, Bench(lambda n: 1.0 if n in (72, 71) or n < 60 else 0.1), Limits(max_bleu_drop=0.5))
+    done = search(
+        HEADS, Bench(lambda n: 1.0 if n in (72, 71) or n < 60 else 0.1), Limits(max_bleu_drop=0.5, confidence=0.95)
+    )
     assert done.found is not None
     assert done.found.heads == 60
     assert 72 in [c.heads for c in done.passed_over]
 
 
 def test_nothing_keeps_the_drop_but_all_heads() -> None:
-    done = search(HEADS, Bench(lambda n: 0.02, noise=0.4), Limits(max_bleu_drop=0.25))
+    done = search(HEADS, Bench(lambda n: 0.02, noise=0.4), Limits(max_bleu_drop=0.25, confidence=0.95))
     assert done.found is not None
     assert done.found.heads == HEADS
     assert HEADS - 1 in [c.heads for c in done.tried]
@@ -126,7 +134,7 @@ def test_latency_alone_takes_the_most_heads_within_it() -> None:
 @pytest.mark.parametrize(("limit_ms", "expected"), [(30.0, 114), (16.4, 114), (16.3, None)])
 def test_both_limits(limit_ms: float, expected: int | None) -> None:
     bench = Bench(lambda n: (HEADS - n) / 100, noise=0.2)
-    done = search(HEADS, bench, Limits(max_bleu_drop=0.5, max_latency_ms=limit_ms))
+    done = search(HEADS, bench, Limits(max_bleu_drop=0.5, max_latency_ms=limit_ms, confidence=0.95))
     assert (done.found.heads if done.found else None) == expected
 
 

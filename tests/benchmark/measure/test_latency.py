@@ -49,8 +49,18 @@ def test_levels_take_turns_and_the_first_request_is_left_out(clock: Clock) -> No
     measure_latency(levels, ["x"] * 4, [RequestSize(2, 5)], rounds=2, reference="full")
     warm, first, second = calls[:3], calls[3:9], calls[9:]
     assert warm == [("full", 2, 5), ("h72", 2, 5), ("h36", 2, 5)]
-    assert [name for name, *_ in first] == ["full", "full", "h72", "h72", "h36", "h36"]
-    assert [name for name, *_ in second] == ["h72", "h72", "h36", "h36", "full", "full"]
+    assert [name for name, *_ in first] == ["full", "h72", "h36", "h72", "h36", "full"]
+    assert [name for name, *_ in second] == ["h72", "h36", "full", "h36", "full", "h72"]
+
+
+def test_a_round_has_turns_of_several_requests(clock: Clock) -> None:
+    calls: list[Any] = []
+    levels = {name: fake(name, [0.01], clock, calls) for name in ("full", "h36")}
+    [full, _] = measure_latency(levels, ["x"] * 10, [RequestSize(1, 1)], rounds=1, reference="full")
+    names = [name for name, *_ in calls[2:]]
+    turns = [["full"] * 3 + ["h36"] * 3, ["h36"] * 3 + ["full"] * 3, ["full"] * 3 + ["h36"] * 3, ["h36", "full"]]
+    assert names == [name for turn in turns for name in turn]
+    assert len(full.samples_ms[0]) == 10
 
 
 def test_numbers_by_hand(clock: Clock) -> None:

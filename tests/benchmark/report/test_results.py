@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from tests.benchmark import fakes
 
 from hmc.artifact import InvalidRequestError
-from hmc.artifact.bundle.manifest import Quality
+from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.benchmark import Report, tables
 from hmc.benchmark.measure.validity import Steadiness
 from hmc.benchmark.report.results import contract, uncertain
@@ -137,6 +137,20 @@ def test_delta_of_the_reference_is_a_dash() -> None:
     assert delta(quality, "h72") == "-0.50 [-1.00, +0.20]"
     assert p_value(quality, "h72") == "0.250"
     assert p_value(quality, "full") == "–"
+
+
+def test_the_fastest_round_of_each_request_is_recorded_and_whether_rounds_agreed() -> None:
+    report = fakes.report()
+
+    def recorded(*rounds: tuple[float, ...]) -> Latency:
+        level = report.levels[0]
+        at = replace(level.latency[0], samples_ms=rounds)
+        return report.recorded_latency(replace(level, latency=(at,)))
+
+    busy = recorded((200.0, 30.0, 40.0), (22.0, 31.0, 300.0), (20.0, 400.0, 42.0))  # each request was hit once
+    assert (busy.p50_ms, busy.p95_ms, busy.steady) == (30.0, 40.0, True)
+    assert recorded((20.0, 30.0), (40.0, 60.0), (80.0, 90.0)).steady is False
+    assert recorded((20.0, 30.0), (40.0, 60.0)).steady is None, "two rounds are too few to tell"
 
 
 def test_recorded_latency_is_the_headline() -> None:

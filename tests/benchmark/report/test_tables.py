@@ -4,79 +4,65 @@ from dataclasses import replace
 
 from tests.benchmark import fakes
 
+from hmc.artifact.bundle.order import recommended
+from hmc.benchmark import LevelReport
 from hmc.benchmark.measure.validity import Interval
 from hmc.benchmark.report.tables import advice, same
 
 
-def test_the_fastest_level_within_the_loss_is_named_with_what_faster_ones_lose() -> None:
-    line = advice(fakes.report(), loss=1.0)
+def test_the_recommended_level_is_named_with_what_faster_ones_lose() -> None:
+    report = fakes.report()
+    line = advice(replace(report, levels=(*report.levels[:2], scored(report.levels[2], 28.5, -2.5, -0.6))))
     assert line == (
-        "Take h72. Times as fast as full: 1.3 at batch 1. ΔBLEU: -0.50 [-1.00, +0.20]. No level that surely loses at "
-        "most 1 BLEU is faster at batch 1. Faster, but loses or may lose more: h72-int8 is 2.5 times as fast, ΔBLEU "
-        "-1.00 [-2.00, -0.10]."
+        "Take h72, the fastest level that loses at most 1 BLEU. Times as fast as full: 1.3 at batch 1. ΔBLEU: -0.50 "
+        "[-1.00, +0.20]. Faster, but loses more: h72-int8 is 2.5 times as fast, ΔBLEU -1.50 [-2.50, -0.60]."
     )
 
 
-def test_a_level_that_may_lose_more_is_not_taken() -> None:
-    line = advice(fakes.report())  # h72 loses 0.5 as measured, and its interval goes to 1
-    assert line is not None
-    assert line.startswith("Take full: no level that surely loses at most 0.5 BLEU is faster at batch 1. Faster, but ")
-    assert "h72 is 1.3 times as fast, ΔBLEU -0.50 [-1.00, +0.20]; h72-int8" in line
+def scored(level: LevelReport, bleu: float, low: float, high: float) -> LevelReport:
+    """The level with another quality."""
+    return replace(level, quality=(fakes.quality(level.name, bleu, low, high),))
 
 
-def test_with_more_loss_allowed_another_level_is_taken() -> None:
-    line = advice(fakes.report(), loss=2.0)
+def test_the_bundle_gets_the_level_that_the_advice_names() -> None:
+    report = fakes.report()
+    line = advice(report)
     assert line is not None
-    assert line.startswith("Take h72-int8. Times as fast as full: 2.5 at batch 1. ΔBLEU: -1.00 [-2.00, -0.10].")
-    assert "may lose" not in line
+    assert line.startswith("Take h72-int8, the fastest")
+    assert recommended(report.described_levels()).name == "h72-int8"
+
+
+def test_the_reference_level_is_taken_where_the_others_lose_too_much() -> None:
+    full, h72, int8 = fakes.report().levels
+    line = advice(replace(fakes.report(), levels=(full, scored(h72, 28.9, -2, 0), scored(int8, 28.5, -2, 0))))
+    assert line is not None
+    assert line.startswith("Take full, the fastest level that loses at most 1 BLEU. Faster, but loses more: h72 is 1.3")
+
+
+def test_a_level_that_another_beats_is_no_advice() -> None:
+    full, h72, int8 = fakes.report().levels
+    line = advice(replace(fakes.report(), levels=(full, scored(h72, 27.0, -4, 0), scored(int8, 28.5, -2, 0))))
+    assert line is not None
+    assert "h72 is" not in line
 
 
 def test_the_speed_has_its_interval() -> None:
     full, h72, _ = fakes.report().levels
-    seen = replace(h72.latency[0], ratio_interval=Interval(0.5, 0.8))
-    line = advice(replace(fakes.report(), levels=(full, replace(h72, latency=(seen,)))), loss=1.0)
+    unsure = replace(h72.latency[0], ratio_interval=Interval(0.5, 1.25))
+    line = advice(replace(fakes.report(), levels=(full, replace(h72, latency=(unsure,)))))
     assert line is not None
-    assert line.startswith("Take h72. Times as fast as full: 1.3 [1.2, 2.0] at batch 1. ")
+    assert "Times as fast as full: 1.3 [0.8, 2.0] at batch 1. " in line
 
 
 def test_what_may_be_slower_is_not_called_faster() -> None:
-    """Neither as the level to take, nor among those that lose more."""
-    full, h72, small = fakes.report().levels
+    full, h72, int8 = fakes.report().levels
     even = replace(full, latency=(replace(full.latency[0], ratio_interval=Interval(1.0, 1.0)),))
-    wide = Interval(0.12, 2.5)
-    unsure = [replace(x, latency=(replace(x.latency[0], ratio_interval=wide),)) for x in (h72, small)]
-    report = replace(fakes.report(), levels=(even, *unsure))
-    for loss in (0.5, 1.0, 5.0):
-        assert advice(report, loss) == (
-            f"Take full: no level that surely loses at most {loss:g} BLEU is surely faster at batch 1."
-        )
-
-
-def test_levels_whose_intervals_overlap_are_not_told_apart() -> None:
-    full, h72, small = fakes.report().levels
-    ends = {"full": (1.0, 1.0), "h72": (0.5, 0.8), "h72-int8": (0.3, 0.6)}
-    levels = tuple(
-        replace(level, latency=(replace(level.latency[0], ratio_interval=Interval(*ends[level.name])),))
-        for level in (full, h72, small)
-    )
-    line = advice(replace(fakes.report(), levels=levels), loss=1.0)
-    assert line is not None
-    assert line.startswith("Take h72. ")
-    assert "h72-int8" not in line
-
-
-def test_the_largest_batch_decides() -> None:
-    report = fakes.report()
-    both = replace(report.conditions, batches=(1, 32))
-    ratios = {"full": 1.0, "h72": 1.25, "h72-int8": 0.4}
-    levels = [
-        replace(level, latency=(*level.latency, replace(level.latency[0], batch=32, ratio=ratios[level.name])))
-        for level in report.levels
-    ]
-    line = advice(replace(report, conditions=both, levels=tuple(levels)))
-    assert line is not None
-    assert line.startswith("Take full: no level that surely loses at most 0.5 BLEU is faster at batch 32. Faster, but ")
-    assert "h72-int8 is 2.5 times as fast, ΔBLEU -1.00 [-2.00, -0.10]" in line
+    lossy = (scored(h72, 28.9, -2, 0), scored(int8, 28.5, -2, 0))
+    for low, high, said in ((0.12, 2.5, False), (0.3, 0.6, True)):
+        wide = [replace(x, latency=(replace(x.latency[0], ratio_interval=Interval(low, high)),)) for x in lossy]
+        line = advice(replace(fakes.report(), levels=(even, *wide)))
+        assert line is not None
+        assert ("Faster, but loses more" in line) is said
 
 
 def test_a_share_of_equal_translations_stands_where_they_were_made() -> None:

@@ -23,8 +23,11 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
     assert lines[0].startswith(f"{out}: version ")
     assert lines[1].split()[:3] == ["full", "24", "heads"]
     assert "BLEU 100.00 (+0.00)" in lines[1]
-    assert lines[1].endswith("default")
     assert lines[2].split()[:3] == ["h12", "12", "heads"]
+    default = validate(out).default_level
+    assert [line.endswith("default") for line in lines[1:3]] == [default == "full", default == "h12"]
+    cost = "by a cost model: no steady time is recorded (`hmc bench --record`)."
+    assert lines[3] == f"{default} is the default level, the fastest that loses at most 1 BLEU, {cost}"
     assert [line for line in ran.stderr.splitlines() if line] == ["full", "h12", "validate", "full", "h12"]
     assert validate(out).level("h12").quality is not None
 
@@ -102,7 +105,7 @@ def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path)
         (["--eval", "LONG", "REF"], "long: line 2 has 70,000 bytes, and a text may have 65,536; give one sentence"),
         (["--max-bleu-drop", "1", "--eval", "LONG", "LONG"], "long: line 2 has 70,000 bytes"),
         (
-            ["--max-bleu-drop", "1", "--eval", "FEW", "FEW"],
+            ["--max-bleu-drop", "1", "--confidence", "0.9", "--eval", "FEW", "FEW"],
             "--eval: 99 sentences are too few to say that a BLEU drop is",
         ),
         (

@@ -22,7 +22,7 @@ def test_comments_of_the_protocol_are_in_it(url: str) -> None:
     document = httpx.get(f"{url}/openapi.json").json()
     schemas = document["components"]["schemas"]
     assert schemas["TranslateRequest"]["properties"]["texts"]["description"].startswith("The texts, at least one.")
-    assert schemas["LevelSelector"]["properties"]["maxHeads"]["description"].startswith("The level with the most open")
+    assert schemas["LevelSelector"]["properties"]["maxHeads"]["description"].startswith("The best level of those with")
     without = [
         f"{name}.{field}"
         for name, schema in schemas.items()

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Response, Route, expect, sync_playwright
+from tests.manifests import changed_manifest
 from tests.serving.fakes import FakeFactory, write_bundle
 from tests.serving.http.conftest import serving, url_of
 
@@ -88,7 +89,7 @@ def test_levels_side_by_side(page: Page, expected: str) -> None:
     heads = page.get_by_role("article", name="h12").get_by_role("img")
     expect(heads.locator("rect:not(.closed)")).to_have_count(12)
     expect(heads.locator("rect")).to_have_count(24)
-    page.get_by_label("h12", exact=False).first.uncheck()
+    page.locator("input[value=h12]").uncheck(force=True)
     expect(cards).to_have_count(2)
 
 
@@ -114,10 +115,12 @@ def test_the_time_of_a_card_is_what_its_level_computed(page: Page) -> None:
     page.get_by_label("English").fill(TEXT)
     for level, said in (("full", "8.0 ms"), ("h12", "6.0 ms"), ("h5", "3.0 ms")):
         expect(page.get_by_role("article", name=level).locator("dd").first).to_have_text(said)
-    assert [name for name, _ in asked] == ["full", "full", "h12", "h12", "h5", "h5"]
+    shown = page.locator("#levels input:checked").evaluate_all("boxes => boxes.map((box) => box.value)")
+    assert sorted(shown) == ["full", "h12", "h5"]
+    assert [name for name, _ in asked] == [name for name in shown for _ in range(2)]
     page.get_by_label("English").fill(f"{TEXT} {TEXT}")
-    expect(page.get_by_role("article", name="h5").locator(".from")).to_have_text(f"{TEXT} {TEXT}")
-    assert [name for name, _ in asked[6:]] == ["full", "h12", "h5"]
+    expect(page.get_by_role("article", name=shown[-1]).locator(".from")).to_have_text(f"{TEXT} {TEXT}")
+    assert [name for name, _ in asked[6:]] == shown
 
 
 def test_by_keyboard_alone(page: Page) -> None:
@@ -138,7 +141,7 @@ def test_by_keyboard_alone(page: Page) -> None:
         )
         if "word" in reached[-1].split():
             break
-    assert reached[:5] == ["clear" if reached[0] == "clear" else "plain", "go", "full", "full-int8", "h12"]
+    assert reached[:5] == ["clear" if reached[0] == "clear" else "plain", "go", "full", "full-int8", "h12-int8"]
     assert reached[-1].startswith("word")
     expect(words.first).to_be_focused()
     keyboard.press("ArrowRight")
@@ -235,6 +238,22 @@ def test_a_server_that_is_gone(browser: Browser, tmp_path: Path, factory: FakeFa
 
 
 DOCUMENT = "A dog runs.\nTwo men sit.\n\n- A girl sings.\n"
+
+
+def test_it_opens_with_the_levels_that_no_other_one_beats(
+    browser: Browser, tmp_path: Path, factory: FakeFactory
+) -> None:
+    bundle = write_bundle(tmp_path / "b")
+    with changed_manifest(bundle) as raw:
+        raw["levels"][1]["quality"]["bleu_delta"] = -5.0  # h12 is slower and worse than h6
+        raw["default_level"] = "h6"
+    with BackgroundServer(bundle, ServerSettings(port=0, http_port=0), factory) as running:
+        page, _ = opened(browser, url_of(running))
+        expect(page.get_by_label("English")).to_be_focused()
+        chosen = {name: page.locator(f"input[value={name}]").is_checked() for name in ("full", "h12", "h6")}
+        assert chosen == {"full": True, "h12": False, "h6": True}
+        expect(page.get_by_title("h6 is as good and as fast")).to_have_count(1)
+        page.context.close()
 
 
 def test_a_document_keeps_its_paragraphs(page: Page) -> None:

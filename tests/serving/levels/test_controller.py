@@ -132,6 +132,15 @@ def test_a_level_that_fails_is_replaced_by_the_next_below_and_comes_back() -> No
     assert (later[0], later[-1]) == ("h6", "h24")
 
 
+def test_a_level_that_another_one_beats_is_no_step() -> None:
+    controller = AutoController(POLICY, FakeClock())
+    best, slow = level("h24", 24, drop=0.0, p95=80), level("h12", 12, drop=1.6, p95=70)
+    fast = level("h12-int8", 12, precision="int8", drop=1.5, p95=30)
+    crowded = [LevelCandidate(each, pending=POLICY.max_pending) for each in (best, slow)]
+    assert controller.choose([*crowded, LevelCandidate(fast)]).name == "h12-int8"
+    assert controller.choose([*crowded, LevelCandidate(fast)]).name == "h12-int8"
+
+
 def test_a_level_that_was_unloaded_is_left() -> None:
     controller = AutoController(POLICY, FakeClock())
     best, small = (LevelCandidate(level(name, heads)) for name, heads in (("h24", 24), ("h6", 6)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.manifests import changed_manifest
-from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
+from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, eventually, write_bundle
 
 from hmc.artifact import InvalidArtifactError
 from hmc.artifact.errors import (
@@ -23,8 +23,10 @@ from hmc.serving import DecodeOptions, Selector
 from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.freeing import collect
 from hmc.serving.levels.host import ModelHost
+from hmc.serving.levels.latency import FEW_REQUESTS
 from hmc.serving.levels.status import LevelStatus
 from hmc.serving.requests.caller import Priority
+from hmc.serving.requests.results import LatencySummary
 
 OPTIONS = DecodeOptions()
 
@@ -355,13 +357,48 @@ def test_a_reload_whose_level_does_not_load_changes_nothing(
     assert [t.closed for t in factory.made] == ["", "", "", "cancelled", "cancelled"]
 
 
-def test_measured_latency_is_per_level(host: ModelHost) -> None:
-    with host.lease(Selector(name="h6")) as lease:
-        lease.submit("x", OPTIONS).result(GUARD_S)
+def called(
+    host: ModelHost, factory: FakeFactory, clock: FakeClock, level: str, texts: list[str], seconds: float
+) -> None:
+    """A call with these texts, which takes so many seconds."""
+    with host.lease(Selector(name=level)) as lease:
+        futures = [lease.submit(f"hold {text}", OPTIONS) for text in texts]
+        clock.now += seconds
+        factory[level].release.set()
+        for future in futures:
+            future.result(GUARD_S)
+    factory[level].release.clear()
+
+
+def test_latency_is_that_of_whole_calls_and_per_level(bundle: Path, factory: FakeFactory) -> None:
+    clock = FakeClock()
+    host = started(bundle, factory, clock=clock)
+    called(host, factory, clock, "h6", ["a", "b", "c"], 0.5)
     latency = {x.name: x.latency for x in host.status().levels}
     assert latency["full"] is None
-    assert latency["h6"] is not None
-    assert latency["h6"].p50_ms == pytest.approx(3.0)
+    assert latency["h6"] == LatencySummary(500.0, 500.0, 500.0, 1)
+
+
+def test_a_text_of_many_sentences_does_not_change_what_single_ones_may_take(bundle: Path, factory: FakeFactory) -> None:
+    """full, h12 and h6 are recorded with 40, 20 and 10 ms."""
+    clock, budget = FakeClock(), Selector(latency_budget_ms=40)
+    host = started(bundle, factory, clock=clock)
+    factory["full"].queue_size = 100
+    called(host, factory, clock, "full", ["A sentence of a longer text, of the usual length."] * 30, 0.6)
+    assert host.lease(budget, characters=50).level.name == "full"
+    with pytest.raises(LevelNotFoundError, match="of this size within 40 ms now; the fastest is 'h6' with about"):
+        host.lease(budget, characters=30 * 50)
+    for _ in range(FEW_REQUESTS):
+        called(host, factory, clock, "full", ["One sentence."], 0.2)
+    assert host.lease(Selector(latency_budget_ms=100), characters=50).level.name == "h6", "the machine is slow now"
+
+
+def test_a_call_that_failed_is_no_measure_of_latency(bundle: Path, factory: FakeFactory) -> None:
+    host = started(bundle, factory)
+    with host.lease() as lease:
+        lease.submit("x", OPTIONS)
+        lease.submit("crash", OPTIONS)
+    assert all(level.latency is None for level in host.status().levels)
 
 
 def test_blank_texts_are_no_measure_of_latency(host: ModelHost) -> None:

@@ -141,8 +141,9 @@ def _loses_too_much(search: Search) -> str:
         )
     nearest = min(others, key=lambda c: c.loss_at_most)
     allowed, sentences = limits.max_bleu_drop or 0.0, nearest.quality.sentences
+    sure = "loses" if limits.confidence == 0 else "is sure to lose"
     said = (
-        f"BLEU: no level is sure to lose at most {allowed:g} against {nearest.quality.reference_level}; "
+        f"BLEU: no level {sure} at most {allowed:g} against {nearest.quality.reference_level}; "
         f"the nearest, {nearest.level}, {'lost' if nearest.loss >= 0 else 'gained'} {abs(nearest.loss):.2f}"
     )
     if nearest.loss < allowed:

@@ -28,12 +28,12 @@ class Limits:
     """What a level must keep: a BLEU drop, a latency, or both. Raises InvalidRequestError on values out of range."""
 
     max_bleu_drop: float | None = None
-    """BLEU points that a level may lose against the reference level."""
+    """BLEU points that a level may lose against the reference level, as measured. So are the drops of requests."""
     max_latency_ms: float | None = None
     """Median milliseconds that a request may take."""
-    confidence: float = 0.95
-    """Confidence of the interval of a level's loss. The level keeps the drop if the upper end of the interval is within
-    it. 0: if the measured loss is within it."""
+    confidence: float = 0.0
+    """0: the measured loss decides. More: a level keeps the drop only if the upper end of the interval of its loss, at
+    this confidence, is within it too."""
 
     def __post_init__(self) -> None:
         if self.max_bleu_drop is None and self.max_latency_ms is None:
@@ -52,8 +52,8 @@ class Limits:
         if self.max_bleu_drop is not None and self.confidence > 0 and sentences < FEWEST_SENTENCES:
             raise InvalidRequestError(
                 f"--eval: {sentences} sentences are too few to say that a BLEU drop is kept with "
-                f"{self.confidence:.0%} confidence; give {FEWEST_SENTENCES} or more, better 1000, or --confidence 0, "
-                "which takes the measured loss as it is"
+                f"{self.confidence:.0%} confidence; give {FEWEST_SENTENCES} or more, better 1000, or leave out "
+                "--confidence: the measured loss then decides"
             )
 
 
@@ -84,7 +84,8 @@ class Candidate:
 
     def keeps_drop(self, limits: Limits) -> bool:
         """Whether the BLEU drop is kept. True where there is no such limit."""
-        return limits.max_bleu_drop is None or self.loss_at_most <= limits.max_bleu_drop
+        # To two digits, as it is printed, and as the drops of requests are compared.
+        return limits.max_bleu_drop is None or round(self.loss_at_most, 2) <= limits.max_bleu_drop
 
     def keeps_latency(self, limits: Limits) -> bool:
         """Whether the latency is kept. True where there is no such limit."""

@@ -47,6 +47,9 @@ def measure_first_token(translator: Translator, sentences: Sequence[str], beam: 
 
 
 T = TypeVar("T")
+TURNS = 4
+"""Turns that each level has in a round, of a part of the requests each. So other work on the machine, which comes and
+goes, meets all levels alike."""
 SETTLE_S = 0.02
 """Pause between two levels, in which the idle threads of the first stop spinning."""
 
@@ -120,6 +123,11 @@ class _Round:
     def total_s(self) -> float:
         return sum(self.seconds)
 
+    def add(self, turn: _Round) -> None:
+        self.seconds += turn.seconds
+        self.sentences += turn.sentences
+        self.tokens += turn.tokens
+
 
 def requests_of(sentences: Sequence[str], batch: int) -> list[list[str]]:
     """Splits sentences into requests of `batch` sentences, in order. A last, smaller request is left out.
@@ -147,7 +155,8 @@ def measure_latency(
     progress: Progress = silent,
     clock: Clock | None = None,
 ) -> list[LatencyResult]:
-    """Times every level at every setting. In each round all levels translate the same sentences, one request at a time.
+    """Times every level at every setting. In each round all levels translate the same sentences, one request at a time,
+    in `TURNS` turns.
 
     Before the first round of a setting, each level translates one request that is not timed. reference: the level that
     ratios are computed against. clock: the machine's by default.
@@ -160,9 +169,14 @@ def measure_latency(
         seen: dict[str, list[_Round]] = {name: [] for name in translators}
         for turn in range(rounds):
             progress(f"{setting}: round {turn + 1} of {rounds}")
-            for name in rotated(list(translators), turn):
-                clock.sleep(SETTLE_S)
-                seen[name].append(_run(translators[name], requests, setting, clock))
+            for rounds_of in seen.values():
+                rounds_of.append(_Round([]))
+            length = -(-len(requests) // TURNS)
+            for number, start in enumerate(range(0, len(requests), length)):
+                for name in rotated(list(translators), turn + number):
+                    clock.sleep(SETTLE_S)
+                    done = _run(translators[name], requests[start : start + length], setting, clock)
+                    seen[name][-1].add(done)
         results += [_summary(name, setting, seen[name], seen[reference]) for name in translators]
     return results
 

@@ -11,6 +11,7 @@ from sacrebleu.metrics import CHRF, TER
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Quality, Significance, read_manifest, write_manifest
+from hmc.artifact.bundle.order import recommend
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import (
     RESAMPLES,
@@ -147,8 +148,10 @@ def measure_quality(
 
 
 def record_quality(bundle: Path | str, measured: Mapping[str, Quality]) -> None:
-    """Writes the quality of levels into the manifest. The bundle's version stays, since no graph or weight changes."""
+    """Writes the quality of levels into the manifest, and makes the recommended level the default one. The bundle's
+    version stays, since no graph or weight changes."""
     manifest = read_manifest(bundle)
     for name, quality in measured.items():
         manifest.level(name).quality = quality
+    recommend(manifest)
     write_manifest(manifest, bundle)

@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from hmc.artifact.bundle.manifest import Latency, Quality
+from hmc.artifact.bundle.manifest import Latency, Level, Quality
 from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.git_lfs import why
+from hmc.artifact.precisions import precision_named
 from hmc.artifact.significance import RESAMPLES, TRIALS
 from hmc.benchmark.load.results import LoadCurve
-from hmc.benchmark.measure.latency import FirstToken, LatencyResult, RequestSize
+from hmc.benchmark.measure.latency import TURNS, FirstToken, LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
 from hmc.benchmark.measure.memory import MemoryResult
 from hmc.benchmark.measure.validity import FEWEST_ROUNDS, requests_needed
 from hmc.serving.runtime.threads import described
 
 SCHEMA_VERSION = 2
+ALIKE = 0.25
+"""The part by which the second fastest round of requests is slower than the fastest, at most, on a steady machine."""
 
 
 @dataclass(frozen=True)
@@ -196,12 +199,30 @@ class Report:
         except ValidationError as error:
             raise InvalidRequestError(f"{path}: {field_problems(error)[0]}; measure again with `hmc bench`") from error
 
+    def described_levels(self) -> list[Level]:
+        """The levels as a manifest would describe them with what was measured, for `hmc.artifact.bundle.order`."""
+        beam = self.conditions.headline.beam
+        return [
+            Level(
+                name=level.name, precision=precision_named(level.precision), head_layout=level.head_layout,
+                parameters=level.parameters, bytes=level.bytes, source_checkpoint="", files={},
+                quality=level.quality_at(beam), latency=self.recorded_latency(level),
+            )
+            for level in self.levels
+        ]  # fmt: skip
+
     def recorded_latency(self, level: LevelReport) -> Latency:
-        """A level's latency at the headline setting, in the form that the manifest stores: percentiles of however many
-        requests there were, with their number."""
+        """A level's latency at the headline setting, in the form that the manifest stores.
+
+        Percentiles are over the requests, of each of which the fastest round counts: other work on the machine can only
+        make a request slower. It was steady if the second fastest round took about as long.
+        """
         at = level.latency_at(self.conditions.headline)
-        pooled = [ms for times in at.samples_ms for ms in times]
-        p50, p95, p99 = np.percentile(pooled, (50, 95, 99), method="inverted_cdf").tolist()
+        ordered = np.sort(np.asarray(at.samples_ms), axis=0)
+        p50, p95, p99 = np.percentile(ordered[0], (50, 95, 99), method="inverted_cdf").tolist()
+        steady = None
+        if len(ordered) >= FEWEST_ROUNDS:
+            steady = bool(ordered[1].sum() <= (1 + ALIKE) * ordered[0].sum())
         return Latency(
             p50_ms=p50,
             p95_ms=p95,
@@ -210,6 +231,7 @@ class Report:
             beam=at.beam,
             requests=at.requests,
             machine=str(self.machine),
+            steady=steady,
         )
 
 
@@ -285,7 +307,7 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         f"Timed: one call that takes texts and returns texts, tokenisation and beam search included, at {sizes}.",
         "Not timed: loading, warm-up, gRPC, and the first request of every level at each setting.",
         f"Rounds: {c.rounds}. All levels are loaded in one process. In a round each translates the same "
-        f"{_timed(c)}, one request at a time. Each round starts with another level.",
+        f"{_timed(c)}, one request at a time, in {TURNS} turns. Each turn starts with another level.",
         f"Percentiles: over all requests of all rounds, nearest rank; p90 needs {requests_needed(90)} requests, p95 "
         f"{requests_needed(95)} and p99 {requests_needed(99)}, and a dash stands where there were fewer. Intervals: "
         f"95 %, over the rounds, where there are {FEWEST_ROUNDS} or more.",

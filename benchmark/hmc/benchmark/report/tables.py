@@ -10,13 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from hmc.artifact.bundle.manifest import Quality
+from hmc.artifact.bundle.order import MAX_BLEU_DROP, ladder, recommended
 from hmc.benchmark.load.results import LoadCurve, LoadPoint
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize
-from hmc.benchmark.report.results import Conditions, LevelReport, PeerReport, Report
+from hmc.benchmark.report.results import Conditions, PeerReport, Report
 
 MEBIBYTE = 2**20
-LOSS = 0.5
-"""BLEU that a level may lose, at the lower end of its interval, to be worth taking for its speed."""
 
 
 def tables(report: Report) -> RenderableType:
@@ -178,52 +177,38 @@ def mebibytes(value: int) -> str:
     return f"{value / MEBIBYTE:.1f}"
 
 
-def advice(report: Report, loss: float = LOSS) -> str | None:
-    """Names the fastest level that surely loses at most `loss` BLEU, and of the faster ones, with what they lose, those
-    that no other is faster than and at least as good.
+def advice(report: Report) -> str | None:
+    """Names the recommended level (`hmc.artifact.bundle.order`), and surely faster ones with what they lose, but none
+    that another level beats. Times are those of the headline setting, which the bundle records.
 
-    Surely: the whole interval of ΔBLEU is within it. Faster: at the largest batch measured, with the headline beam, and
-    by intervals that do not overlap where rounds are enough for intervals. None where quality was not measured.
+    None where quality was not measured.
     """
     conditions = report.conditions
-    beam = conditions.headline.beam
+    setting = conditions.headline
     if conditions.quality_reference is None:
         return None
-    serving = RequestSize(max(conditions.batches), beam)
+    levels, described = {level.name: level for level in report.levels}, report.described_levels()
+    best = recommended(described)
+    steps = [step.name for step in ladder(described)]
 
-    def faster(level: LevelReport) -> float:
-        return 1 / level.latency_at(serving).ratio
+    def costs(name: str) -> str:
+        return delta(quality, name) if (quality := levels[name].quality_at(setting.beam)) else "unknown"
 
-    def surely_faster(level: LevelReport, other: LevelReport) -> bool:
-        one, two = level.latency_at(serving), other.latency_at(serving)
+    def surely_faster(name: str) -> bool:
+        """Whether it is faster than the recommended level, by intervals that do not overlap where there are any."""
+        one, two = levels[name].latency_at(setting), levels[best.name].latency_at(setting)
         high = one.ratio_interval.high if one.ratio_interval else one.ratio
         return high < (two.ratio_interval.low if two.ratio_interval else two.ratio)
 
-    scores = {level.name: quality for level in report.levels if (quality := level.quality_at(beam))}
-    sure = [level for level in report.levels if level.name in scores and scores[level.name].ci_low >= -loss]
-    reference = next(level for level in report.levels if level.name == conditions.latency_reference)
-    best = max((x for x in sure if x is reference or surely_faster(x, reference)), key=faster, default=reference)
-    speeds = ", ".join(f"{_times(best.latency_at(RequestSize(n, beam)))} at batch {n}" for n in conditions.batches)
-    word = "surely faster" if reference.latency_at(serving).ratio_interval else "faster"
-    slower = f"o level that surely loses at most {loss:g} BLEU is {word} at batch {serving.batch}."
-    if best.name == conditions.latency_reference:
-        line = f"Take {best.name}: n{slower}"
-    else:
-        line = (
-            f"Take {best.name}. Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: "
-            f"{delta(scores[best.name], best.name)}. N{slower}"
-        )
-    beyond = [level for level in report.levels if level.name in scores and surely_faster(level, best)]
-    beyond = [
-        x
-        for x in beyond
-        if not any(faster(y) > faster(x) and scores[y.name].bleu >= scores[x.name].bleu for y in beyond)
-    ]
-    costs = [
-        f"{x.name} is {_times(x.latency_at(serving))} times as fast, ΔBLEU {delta(scores[x.name], x.name)}"
-        for x in beyond
-    ]
-    return f"{line} Faster, but loses or may lose more: {'; '.join(costs)}." if costs else line
+    line = f"Take {best.name}, the fastest level that loses at most {MAX_BLEU_DROP:g} BLEU."
+    if best.name != conditions.latency_reference:
+        sizes = [RequestSize(batch, setting.beam) for batch in conditions.batches]
+        speeds = ", ".join(f"{_times(levels[best.name].latency_at(size))} at batch {size.batch}" for size in sizes)
+        line += f" Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: {costs(best.name)}."
+    if faster := [name for name in steps[steps.index(best.name) + 1 :] if surely_faster(name)]:
+        each = (f"{x} is {_times(levels[x].latency_at(setting))} times as fast, ΔBLEU {costs(x)}" for x in faster)
+        line += f" Faster, but loses more: {'; '.join(each)}."
+    return line
 
 
 def _times(at: LatencyResult) -> str:

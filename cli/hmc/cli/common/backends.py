@@ -22,6 +22,7 @@ from hmc.cli.common.options import BackendOptions, chosen_server, connected
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import LevelCandidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
+from hmc.serving.levels.latency import RequestTimes
 from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Partial, StreamAnswer, Translation
 from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
@@ -259,7 +260,9 @@ def level_of(manifest: Manifest, selector: Selector, device: str) -> str | None:
         return None
     if selector.name is not None:
         return manifest.level(selector.name).name
-    candidates = [LevelCandidate(level) for level in manifest.levels if runs_on(device, level)]
+    fitting = [level for level in manifest.levels if runs_on(device, level)]
+    times = RequestTimes(fitting).p95_ms(characters=0)
+    candidates = [LevelCandidate(level, p95_ms=times.get(level.name)) for level in fitting]
     if not candidates:
         raise LevelNotFoundError(f"this bundle has no level for --device {device}; see `hmc levels`")
     return choose(selector, candidates).name

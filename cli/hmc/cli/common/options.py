@@ -143,12 +143,11 @@ class BackendOptions:
     max_heads: Annotated[int | None, opt(LEVEL, "Or: the best level with at most this many heads.")] = None
     max_bleu_drop: Annotated[
         float | None,
-        opt(
-            LEVEL, "Or: the level with the fewest heads whose measured loss is at most this much BLEU.", metavar="BLEU"
-        ),
+        opt(LEVEL, "Or: the fastest level that loses at most this much BLEU, as measured.", metavar="BLEU"),
     ] = None
     latency_budget_ms: Annotated[
-        int | None, opt(LEVEL, "Or: the best level whose 95th percentile of latency is at most this.", metavar="MS")
+        int | None,
+        opt(LEVEL, "Or: the best level that answers within this time, at the 95th percentile.", metavar="MS"),
     ] = None
     auto: Annotated[
         bool,

@@ -62,7 +62,8 @@ def command(
         ),
     ] = None,
     max_bleu_drop: Annotated[
-        float | None, opt(SEARCH, "Find the fewest heads that lose at most this much BLEU on --eval.", metavar="BLEU")
+        float | None,
+        opt(SEARCH, "Find the fewest heads that lose at most this much BLEU on --eval, as measured.", metavar="BLEU"),
     ] = None,
     max_latency_ms: Annotated[
         float | None,
@@ -77,7 +78,8 @@ def command(
         float | None,
         opt(
             SEARCH,
-            "Confidence with which --max-bleu-drop must be kept. Default 0.95; 0: the measured loss decides.",
+            "Find a level that keeps --max-bleu-drop with this confidence too, such as 0.95: by the interval of its "
+            "loss. Default 0: the measured loss decides.",
             metavar="SHARE",
         ),
     ] = None,
@@ -248,7 +250,9 @@ def _show_search(console: Console, search: BudgetSearch) -> None:
 
 
 def _show_levels(manifest: Manifest, out: Path) -> None:
-    """Prints one line for the bundle and one for each level."""
+    """Prints one line for the bundle, one for each level, and why one of several is the default one."""
+    from hmc.artifact.bundle.order import why_default
+
     typer.echo(f"{out}: version {manifest.version}, {manifest.source_language} to {manifest.target_language}")
     width = max(12, *(len(level.name) for level in manifest.levels))
     for level in manifest.levels:
@@ -257,3 +261,5 @@ def _show_levels(manifest: Manifest, out: Path) -> None:
         default = "  default" if level.name == manifest.default_level else ""
         kept = f"  in fp32: {', '.join(level.fp32_layers)}" if level.fp32_layers else ""
         typer.echo(f"  {level.name:{width}} {level.heads:4} heads  {level.precision}  {size}{quality}{default}{kept}")
+    if len(manifest.levels) > 1:
+        typer.echo(why_default(manifest))

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,10 +22,10 @@ from hmc.artifact.storage.files import replace_directory, unfinished, write_whol
 from hmc.artifact.storage.formats import Format, check_replaceable, mistaken
 from hmc.artifact.tokenizer.files import EVERY, TOKENIZER
 
-SCHEMA_VERSION = 5
-READABLE = (2, 3, 4, 5)
-"""Schema versions that are read. 3 added shortlists, 4 the manifest's digest, 5 `Quality.significance`. The graphs of 1
-have other inputs."""
+SCHEMA_VERSION = 6
+READABLE = (2, 3, 4, 5, 6)
+"""Schema versions that are read. 3 added shortlists, 4 the manifest's digest, 5 `Quality.significance`, 6
+`Latency.steady`. The graphs of 1 have other inputs."""
 MANIFEST, WEIGHTS = "bundle.json", "weights"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RESERVED = frozenset((MANIFEST, WEIGHTS, *EVERY))
@@ -104,7 +105,10 @@ class Quality(Strict):
 
 
 class Latency(Strict):
-    """Measured milliseconds of one translation request of `batch` sentences at `beam`."""
+    """Measured milliseconds of one translation request of `batch` sentences at `beam`.
+
+    Percentiles are over the requests, each as its fastest round was. Before schema version 6 every round counted.
+    """
 
     p50_ms: float
     p95_ms: float
@@ -113,6 +117,8 @@ class Latency(Strict):
     beam: int
     requests: int
     machine: str
+    steady: bool | None = Field(default=None, exclude_if=lambda steady: steady is None)
+    """Whether the rounds agreed. If not, a cost model ranks the level. None: not checked, for want of rounds."""
 
 
 class Level(Strict):
@@ -149,7 +155,7 @@ class Level(Strict):
         """Whether it runs on CUDA; else it runs on a CPU."""
         return PRECISIONS[self.precision].device == "cuda"
 
-    @property
+    @cached_property
     def layout(self) -> HeadLayout:
         """The open heads."""
         return HeadLayout.from_json(self.head_layout)
@@ -176,6 +182,7 @@ class Manifest(Strict):
     """sha256 of `tokenizer.model`; or, for a Marian tokenizer, name → sha256 of its files."""
     levels: list[Level] = Field(min_length=1)
     default_level: str
+    """The recommended level (`hmc.artifact.bundle.order`), which serves where no other one is asked for."""
     provenance: dict[str, Any] = {}
 
     @property

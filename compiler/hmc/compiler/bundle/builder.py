@@ -16,6 +16,7 @@ import numpy as np
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level, Manifest, replace_bundle, write_manifest
+from hmc.artifact.bundle.order import recommended
 from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.distribution import VERSION
@@ -155,7 +156,7 @@ class BundleBuilder:
         shutil.rmtree(self.folder / name)
 
     def manifest(self, levels: Sequence[Level], default: str | None = None, **provenance: Any) -> Manifest:
-        """Describes a bundle of `levels`. default: name of the default level; None: the first of them."""
+        """Describes a bundle of `levels`. default: name of the default level; None: the recommended one."""
         first = self._first
         digest = tokenizer_digest(first.tokenizer)
         real = self._sentences.calibration
@@ -168,7 +169,7 @@ class BundleBuilder:
             architecture=first.architecture,
             tokenizer_sha256=digest,
             levels=list(levels),
-            default_level=default or levels[0].name,
+            default_level=default or recommended(levels).name,
             provenance={"slim_vs_masked": checked, "checkpoint_metrics": first.metrics, **provenance},
         )
 

@@ -129,7 +129,7 @@ class Client(ClientCore):
     def levels(
         self, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> LevelList:
-        """Lists the levels of a model (None: the server's first one), loaded or not, from the best to the cheapest."""
+        """Lists the levels of a model (None: the server's first one), loaded or not, in their order."""
         return self._ask(calls.levels(timeout, model, request_id))
 
     def status(

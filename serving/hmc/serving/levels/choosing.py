@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmc.artifact.bundle.manifest import Level
+from hmc.artifact.bundle.order import ladder
 from hmc.artifact.errors import LevelNotFoundError
 from hmc.artifact.precisions import PRECISIONS
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.selectors import Selector
-
-ENOUGH_REQUESTS = 20
-"""Requests that a measured 95th percentile needs; with fewer it is not used."""
-FRESH_S = 300.0
-"""Seconds for which a measured latency says what a level takes. A rush is not held against it for longer."""
 
 
 @dataclass(frozen=True)
@@ -25,40 +20,14 @@ class LevelCandidate:
     level: Level
     pending: int = 0
     """Texts queued or running there for which a new text would wait."""
-    measured: LatencyWindow | None = None
-    """Its latency on this server. None if it is not loaded."""
+    p95_ms: float | None = None
+    """The 95th percentile of latency that the request would have there now, in milliseconds. None if unknown."""
     recent: LatencyWindow | None = None
-    """The same of the last moments, of every text. None if it is not loaded."""
+    """Its latency in the last moments, of every text. None if it is not loaded."""
     expected_s: float | None = None
     """Seconds that a new text would take there now. None if unknown."""
     failed: bool = False
     """Whether it failed and has not answered a text since."""
-
-    def p95_ms(self) -> float | None:
-        """Its 95th-percentile latency in milliseconds, or None if unknown.
-
-        The value measured on this server is used if it comes from enough requests of the last minutes. Otherwise it is
-        the value that the bundle records for requests of one sentence.
-        """
-        measured = self.measured.summary(within_s=FRESH_S) if self.measured else None
-        if measured and measured.requests >= ENOUGH_REQUESTS:
-            return measured.p95_ms
-        recorded = self.level.latency
-        return recorded.p95_ms if recorded and recorded.batch == 1 else None
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether its latency was measured, but not lately, so that only a request can tell it."""
-        return (
-            self.p95_ms() is None
-            and self.measured is not None
-            and self.measured.count(within_s=math.inf) >= ENOUGH_REQUESTS
-        )
-
-
-def rank(level: Level) -> tuple[int, int, int]:
-    """Sort key from the best level to the cheapest: most open heads, then most parameters, then highest precision."""
-    return -level.heads, -level.parameters, PRECISIONS[level.precision].rank
 
 
 def runs_on(device: str, level: Level) -> bool:
@@ -72,59 +41,61 @@ def runs_on(device: str, level: Level) -> bool:
 
 
 def choose(selector: Selector, candidates: Sequence[LevelCandidate]) -> Level:
-    """Chooses a candidate by any selector except a name and the default. `auto` gives the best one, as fits where there
-    is no load; `AutoController` is for servers.
+    """Chooses a candidate by any selector except a name and the default, by the order of levels
+    (`hmc.artifact.bundle.order`): one that another fitting candidate beats is not chosen. `auto` gives the best one, as
+    fits where there is no load; `AutoController` is for servers.
 
     Raises LevelNotFoundError if no candidate fits. Its message names the nearest candidate, or the measurement that is
     missing.
     """
-    ranked = sorted(candidates, key=lambda c: rank(c.level))
-    if not ranked:
+    if not candidates:
         raise LevelNotFoundError("no level of this model can run on the device of this server")
     if selector.max_heads is not None:
-        return _at_most(selector.max_heads, ranked)
+        return _at_most(selector.max_heads, [c.level for c in candidates])
     if selector.max_bleu_drop is not None:
-        return _cheapest_within(selector.max_bleu_drop, ranked)
+        return _fastest_within(selector.max_bleu_drop, [c.level for c in candidates])
     if selector.latency_budget_ms is not None:
-        return _within_budget(selector.latency_budget_ms, ranked)
-    return ranked[0].level
+        return _within_budget(selector.latency_budget_ms, candidates)
+    return ladder([c.level for c in candidates])[0].level
 
 
-def _at_most(heads: int, ranked: Sequence[LevelCandidate]) -> Level:
-    for candidate in ranked:
-        if candidate.level.heads <= heads:
-            return candidate.level
-    smallest = ranked[-1].level
+def _at_most(heads: int, levels: Sequence[Level]) -> Level:
+    if fitting := [level for level in levels if level.heads <= heads]:
+        return ladder(fitting)[0].level
+    smallest = min(levels, key=lambda level: level.heads)
     raise LevelNotFoundError(
         f"no level here has at most {heads} heads; the smallest is {smallest.name!r} with {smallest.heads}"
     )
 
 
-def _cheapest_within(drop: float, ranked: Sequence[LevelCandidate]) -> Level:
-    # Rounded as the message prints it, and as `hmc levels` does: what is compared is what users read.
-    measured = [(round(-c.level.quality.bleu_delta, 2) + 0.0, c.level) for c in ranked if c.level.quality]
-    if not measured:
+def _fastest_within(drop: float, levels: Sequence[Level]) -> Level:
+    steps = ladder(levels)
+    losses = [(step.loss, step) for step in steps if step.loss is not None]
+    if not losses:
         raise LevelNotFoundError(
             "max_bleu_drop: no level here has a recorded quality; compile the bundle with `--eval SRC REF`"
         )
-    fitting = [level for loss, level in measured if loss <= drop]
-    if not fitting:
-        loss, level = min(measured, key=lambda x: x[0])
-        raise LevelNotFoundError(f"no level loses at most {drop:g} BLEU; the nearest is {level.name!r} with {loss:.2f}")
-    return min(fitting, key=lambda level: (level.heads, level.bytes))
+    fitting = [step.level for loss, step in losses if loss <= drop]
+    if fitting:
+        return fitting[-1]
+    loss, step = min(losses, key=lambda x: x[0])
+    raise LevelNotFoundError(f"no level loses at most {drop:g} BLEU; the nearest is {step.name!r} with {loss:.2f}")
 
 
-def _within_budget(budget_ms: int, ranked: Sequence[LevelCandidate]) -> Level:
-    measured = [(round(p95, 1), c.level) for c in ranked if (p95 := c.p95_ms()) is not None]  # as it is printed
+def _within_budget(budget_ms: int, candidates: Sequence[LevelCandidate]) -> Level:
+    places = {step.name: place for place, step in enumerate(ladder([c.level for c in candidates]))}
+    ranked = sorted((c for c in candidates if c.level.name in places), key=lambda c: places[c.level.name])
+    measured = [(round(c.p95_ms, 1), c.level) for c in ranked if c.p95_ms is not None]  # as it is printed
     for p95, level in measured:
         if p95 <= budget_ms:
             return level
-    if stale := [c.level for c in ranked if c.is_stale]:
-        return stale[-1]
     if not measured:
         raise LevelNotFoundError(
-            "latency_budget_ms: no level has a measured latency of single sentences; it has one after "
-            f"{ENOUGH_REQUESTS} requests to a server, or recorded with `hmc bench --batch 1 --record`"
+            "latency_budget_ms: no level has a measured latency; a server has one after some requests, and `hmc bench "
+            "--batch 1 --record` records that of single sentences"
         )
     p95, level = min(measured, key=lambda x: x[0])
-    raise LevelNotFoundError(f"no level answers within {budget_ms} ms; the fastest is {level.name!r} with {p95:g} ms")
+    raise LevelNotFoundError(
+        f"no level answers a request of this size within {budget_ms} ms now; the fastest is {level.name!r} with about "
+        f"{p95:g} ms"
+    )

@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hmc.artifact.bundle.manifest import Level
+from hmc.artifact.bundle.order import ladder, order
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.levels.choosing import ENOUGH_REQUESTS, LevelCandidate, rank
+from hmc.serving.levels.choosing import LevelCandidate
+from hmc.serving.levels.latency import ENOUGH_REQUESTS
 
 RECENT_S = 2.0
 """Latencies of the last so many seconds count."""
@@ -68,6 +70,7 @@ class _Past:
 class AutoController:
     """Chooses the level of `auto` for the requests of one priority at one bundle. Not thread-safe.
 
+    The levels are those that no other one beats (`hmc.artifact.bundle.order`), from the best to the fastest.
     It steps down at once, and one level at a time, when the present level misses the objective. It steps up when all
     was well for a while, the better level is not busy, and the texts that now come in a second are fewer than it was
     seen to do. A level that turns out too slow again is tried less and less often.
@@ -78,6 +81,8 @@ class AutoController:
         self._policy, self._clock = policy, clock
         self._at: Level | None = None
         self._past: dict[str, _Past] = {}
+        self._ladders: dict[frozenset[str], list[str]] = {}
+        """Names of candidates → the names of those to choose among, from the best to the fastest."""
         self._looked = self._switched = -math.inf
         self._well_since: float | None = None
         self.switches = 0
@@ -86,7 +91,7 @@ class AutoController:
     def choose(self, candidates: Sequence[LevelCandidate]) -> Level:
         """The level for a request that comes now. candidates: at least one; those that failed serve only if all did."""
         now = self._clock()
-        ranked = sorted([c for c in candidates if not c.failed] or candidates, key=lambda c: rank(c.level))
+        ranked = self._ranked([c for c in candidates if not c.failed] or candidates)
         at = next((i for i, c in enumerate(ranked) if self._at and c.level.name == self._at.name), None)
         if at is None:
             at = self._replace_missing(ranked, now)
@@ -97,17 +102,27 @@ class AutoController:
             at = self._look(ranked, at, now, crowded=crowded)
         return ranked[at].level
 
+    def _ranked(self, candidates: Sequence[LevelCandidate]) -> list[LevelCandidate]:
+        """Those that no other candidate beats, from the best to the fastest."""
+        by_name = {c.level.name: c for c in candidates}
+        names = frozenset(by_name)
+        if names not in self._ladders:
+            self._ladders[names] = [step.name for step in ladder([c.level for c in candidates])]
+        return [by_name[name] for name in self._ladders[names]]
+
     def _is_crowded(self, level: LevelCandidate) -> bool:
         """Whether a text that comes now would miss the objective, by what waits there already."""
         late = self._policy.target_ms is not None and 1000.0 * (level.expected_s or 0.0) > self._policy.target_ms
         return late or level.pending >= self._policy.max_pending
 
     def _replace_missing(self, ranked: Sequence[LevelCandidate], now: float) -> int:
-        """The level of before failed or was unloaded: the next below it takes its place, or the last. At first, the
-        best one."""
+        """The level of before failed, was unloaded, or is beaten by one that is there now: the next below it takes its
+        place, or the last. At first, the best one."""
         place = 0
         if self._at is not None:
-            place = min(sum(rank(c.level) < rank(self._at) for c in ranked), len(ranked) - 1)
+            standings = {x.name: x.ms for x in order([self._at, *(c.level for c in ranked)])}
+            slower = sum(standings[c.level.name] > standings[self._at.name] for c in ranked)
+            place = min(slower, len(ranked) - 1)
         self._enter(ranked[place], now)
         return place
 

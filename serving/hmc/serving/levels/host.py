@@ -12,12 +12,14 @@ from pathlib import Path
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level
+from hmc.artifact.bundle.order import Standing, order, recommended
 from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
 from hmc.serving.levels.byte_shares import disk_shares
-from hmc.serving.levels.choosing import choose, rank, runs_on
+from hmc.serving.levels.choosing import choose, runs_on
 from hmc.serving.levels.controller import AutoController, AutoPolicy
 from hmc.serving.levels.freeing import Residency, Retirement, Room
 from hmc.serving.levels.languages import Languages
+from hmc.serving.levels.latency import RequestTimes
 from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
 from hmc.serving.levels.names import name_of
 from hmc.serving.levels.slots import Lease, LoadedBundle, Slot, TranslatorFactory
@@ -33,8 +35,8 @@ class ModelHost:
 
     `start` loads the default level first and then `levels` (None: all levels that run on `device`). With `lazy` it
     loads the default level and `levels` only; `load` loads the others later. With `on_demand`, which needs `lazy`, it
-    loads nothing. If `default_level` is None, the default is the bundle's own default level, or the level with the
-    nearest number of heads that runs on `device`.
+    loads nothing. If `default_level` is None, the default is the bundle's own default level, or if that does not run on
+    `device`, the one that is recommended of those that do.
 
     With `lazy`, idle levels may be unloaded (`residency`), but not the default level unless `on_demand`.
     """
@@ -79,10 +81,11 @@ class ModelHost:
         default = manifest.level(self._default or manifest.default_level)
         fitting = [level for level in manifest.levels if runs_on(self._device, level)]
         if self._default is None and fitting and default not in fitting:
-            default = min(fitting, key=lambda level: (abs(level.heads - default.heads), rank(level)))
+            default = recommended(fitting).level
         urgent, other = AutoController(self._auto), AutoController(replace(self._auto, target_ms=None))
         shares, languages = disk_shares(path, manifest), Languages.of(path, manifest)
-        return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other})
+        times = RequestTimes(manifest.levels, self._clock)
+        return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other}, times)
 
     @property
     def languages(self) -> Languages:
@@ -113,7 +116,7 @@ class ModelHost:
 
     def _fill(self, bundle: LoadedBundle, also: set[str], *, in_service: bool) -> None:
         """Loads the default level, the levels that the host was made with, and those named in `also`."""
-        ordered = sorted(bundle.manifest.levels, key=lambda x: (x.name != bundle.default, rank(x)))
+        ordered = sorted((x.level for x in order(bundle.manifest.levels)), key=lambda x: x.name != bundle.default)
         first = () if self._on_demand else (bundle.default, *(self._levels or ()))
         named, every = {*first, *also}, self._levels is None and not self.lazy
         wanted = [x for x in ordered if x.name in named or (every and runs_on(self._device, x))]
@@ -218,19 +221,25 @@ class ModelHost:
     # ---- use ----
 
     def lease(
-        self, selector: Selector | None = None, *, priority: Priority = Priority.INTERACTIVE, code: str = ""
+        self,
+        selector: Selector | None = None,
+        *,
+        priority: Priority = Priority.INTERACTIVE,
+        code: str = "",
+        characters: int = 0,
     ) -> Lease:
         """Leases the level that `selector` chooses (None: the default level); use it in a `with` block.
 
         priority: of the texts of this lease. `auto` counts as load the texts that they would wait for: for interactive
-        ones the interactive ones, otherwise all. code: the token of the target language, see `Lease`.
+        ones the interactive ones, otherwise all. code: the token of the target language, see `Lease`. characters: of
+        all texts, by which a latency budget is judged.
 
         Raises LevelNotFoundError if no level fits, LevelNotLoadedError if the level is not loaded, and UnavailableError
         before `start`, after `close`, and if the chosen level is still loading.
         """
         with self._state:
             selector = selector or Selector()
-            level = self._resolve(selector, priority)
+            level = self._resolve(selector, priority, characters)
             slot = self._current.slots.get(level.name)
             if level.name in self._current.loading:
                 raise UnavailableError(
@@ -242,7 +251,10 @@ class ModelHost:
             slot.users += 1
             version = self._current.manifest.version
             chosen_by = selector.chosen_by
-            return Lease(slot, version, self._end, priority, model=self.name, code=code, chosen_by=chosen_by)
+            return Lease(
+                slot, version, self._end, priority, model=self.name, code=code, chosen_by=chosen_by, clock=self._clock,
+                times=self._current.times,
+            )  # fmt: skip
 
     def _not_loaded(self, name: str) -> LevelNotLoadedError:
         return LevelNotLoadedError(
@@ -257,7 +269,7 @@ class ModelHost:
             slot.last_used = self._clock()
             self._state.notify_all()
 
-    def _resolve(self, selector: Selector, priority: Priority) -> Level:
+    def _resolve(self, selector: Selector, priority: Priority, characters: int) -> Level:
         current = self._current
         if self._closed:
             raise UnavailableError(SHUTTING_DOWN)
@@ -269,7 +281,14 @@ class ModelHost:
             return current.manifest.level(selector.name)
         if selector.auto:
             return current.auto[priority.interactive].choose(current.candidates(priority=priority))
-        return choose(selector, current.candidates(priority=priority, loadable_on=self._device if self.lazy else None))
+        size = None if selector.latency_budget_ms is None else characters
+        candidates = current.candidates(priority=priority, loadable_on=self._loadable_on, characters=size)
+        return choose(selector, candidates)
+
+    @property
+    def _loadable_on(self) -> str | None:
+        """The device for which levels are loaded when a request chooses them; None: they have to be loaded before."""
+        return self._device if self.lazy else None
 
     # ---- status ----
 
@@ -291,11 +310,11 @@ class ModelHost:
             return self._current.default, {level.name: level.name in working for level in levels}
 
     def status(self) -> HostStatus:
-        """The bundle and all its levels, loaded or not, from the best to the cheapest."""
+        """The bundle and all its levels, loaded or not, in their order."""
         with self._state:
-            current, slots = self._current, dict(self._current.slots)
+            current, slots, standings = self._current, dict(self._current.slots), self._standings(self._current)
         devices = sorted({slot.translator.device for slot in slots.values()})
-        statuses = tuple(LevelStatus.read(current, slots, level) for level in sorted(current.manifest.levels, key=rank))
+        statuses = tuple(LevelStatus.read(current, slots, standing) for standing in standings)
         used = {use.device: use for slot in slots.values() for use in slot.translator.device_use}
         return HostStatus(
             current.manifest, current.path, ", ".join(devices), statuses, self.name, current.languages,
@@ -304,5 +323,11 @@ class ModelHost:
 
     def _status(self, bundle: LoadedBundle, level: Level) -> LevelStatus:
         with self._state:
-            slots = dict(bundle.slots)
-        return LevelStatus.read(bundle, slots, level)
+            slots, standings = dict(bundle.slots), self._standings(bundle)
+        return LevelStatus.read(bundle, slots, next(x for x in standings if x.name == level.name))
+
+    def _standings(self, bundle: LoadedBundle) -> list[Standing]:
+        """All levels in their order. Those among which selectors choose are compared with each other alone."""
+        levels, names = bundle.manifest.levels, bundle.choosable(self._loadable_on)
+        among = {x.name: x for x in order([level for level in levels if level.name in names])}
+        return [among.get(x.name, x) for x in order(levels)]

@@ -1,17 +1,33 @@
-"""The latency of a level over its latest requests."""
+"""The latency of levels: over the latest requests of each, and what a request of some size would take now."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
+from statistics import median
 
+from hmc.artifact.bundle.manifest import Level
+from hmc.artifact.bundle.order import order
 from hmc.serving.requests.results import LatencySummary
 
 WINDOW_REQUESTS = 1000
 """Requests that a window remembers."""
+ENOUGH_REQUESTS = 20
+"""Requests that a measured 95th percentile needs."""
+FEW_REQUESTS = 5
+"""Requests that say how slow the machine is."""
+FRESH_S = 30.0
+"""Seconds for which a request says how fast the machine is now."""
+SENTENCE_CHARACTERS = 80
+"""Up to this size a request takes about as long as a sentence that a benchmark times."""
+GROWTH = 0.75
+"""The power of a request's size by which its time grows: sentences of one request are translated together."""
+TAIL = 1.5
+"""The 95th percentile over the median, where no benchmark recorded both."""
 
 
 class LatencyWindow:
@@ -50,3 +66,74 @@ class LatencyWindow:
             return 1000.0 * values[-(-len(values) * percent // 100) - 1]
 
         return LatencySummary(percentile(50), percentile(95), percentile(99), len(values))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A request that was answered."""
+
+    at: float
+    level: str
+    characters: int
+    seconds: float
+    slowness: float
+    """Its time over what the bundle lets expect."""
+
+
+class RequestTimes:
+    """What requests took at the levels of a bundle, and so what one would take now at each of them. Thread-safe.
+
+    All levels run on the same machine. So those that serve now tell how slow it is for those that are idle. What a
+    level took long ago, on an empty machine or in a rush, does not count for it.
+    """
+
+    def __init__(self, levels: Sequence[Level], clock: Callable[[], float] = time.monotonic) -> None:
+        """levels: of the bundle. clock: returns the time in seconds; it must never go back."""
+        self._lock, self._clock = threading.Lock(), clock
+        self._standings = {standing.name: standing for standing in order(levels)}
+        self._seen: deque[_Seen] = deque(maxlen=WINDOW_REQUESTS)
+
+    def add(self, level: str, characters: int, seconds: float) -> None:
+        """A request of so many characters was answered at a level."""
+        slowness = 1000.0 * seconds / (self._standings[level].ms * _growth(characters))
+        with self._lock:
+            self._seen.append(_Seen(self._clock(), level, characters, seconds, slowness))
+
+    def p95_ms(self, characters: int) -> dict[str, float]:
+        """Level → the 95th percentile in milliseconds of a request of this size now, if anything is known.
+
+        It is that of the level's requests of about this size in the last `FRESH_S` seconds. If these are few, it is
+        what the bundle records or the cost model says, times how slow requests of this size are on this machine when it
+        is quiet, times how much slower than that requests of all levels and sizes have been lately.
+        """
+        with self._lock:
+            seen = list(self._seen)
+        since, size = self._clock() - FRESH_S, _bin(characters)
+        fresh = [each for each in seen if each.at >= since]
+        by_size = dict[int, list[float]]()
+        for each in seen:
+            by_size.setdefault(_bin(each.characters), []).append(each.slowness)
+        quiet = {size: sorted(all_)[len(all_) // 4] for size, all_ in by_size.items() if len(all_) >= FEW_REQUESTS}
+        late = [each.slowness / quiet[of] for each in fresh if (of := _bin(each.characters)) in quiet]
+        slowness = quiet.get(size, 1.0) * (median(late) if len(late) >= FEW_REQUESTS else 1.0)
+        found = {}
+        for name, standing in self._standings.items():
+            own = sorted(each.seconds for each in fresh if each.level == name and _bin(each.characters) == size)
+            recorded = standing.level.latency
+            known = recorded is not None and recorded.batch == 1
+            if len(own) >= ENOUGH_REQUESTS:
+                found[name] = 1000.0 * own[-(-len(own) * 95 // 100) - 1]
+            elif known or size in quiet:
+                tail = recorded.p95_ms / recorded.p50_ms if recorded and standing.timed else TAIL
+                found[name] = standing.ms * tail * _growth(characters) * slowness
+        return found
+
+
+def _bin(characters: int) -> int:
+    """Requests of one bin have about the same size: within a factor of two, or that of a sentence."""
+    return max(SENTENCE_CHARACTERS, characters).bit_length()
+
+
+def _growth(characters: int) -> float:
+    """How many times as long as one sentence a request of this size takes, about."""
+    return float(max(1.0, characters / SENTENCE_CHARACTERS) ** GROWTH)

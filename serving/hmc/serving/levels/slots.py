@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from hmc.serving.levels.byte_shares import FileBytes
 from hmc.serving.levels.choosing import LevelCandidate, runs_on
 from hmc.serving.levels.controller import AutoController
 from hmc.serving.levels.languages import Languages, with_code
-from hmc.serving.levels.latency import LatencyWindow
+from hmc.serving.levels.latency import LatencyWindow, RequestTimes
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import DeviceUse, LevelBytes, TextProgress, Translation
@@ -90,7 +91,7 @@ class Slot:
     users: int = 0
     """Leases that have not ended."""
     latency: LatencyWindow = field(default_factory=LatencyWindow)
-    """Of the latest interactive texts."""
+    """Of the latest interactive calls."""
     last_used: float = 0.0
     """When the last lease ended, or else when it was loaded, in seconds of the host's clock."""
     recent: dict[bool, LatencyWindow] = field(default_factory=lambda: {i: LatencyWindow(10_000) for i in (True, False)})
@@ -110,6 +111,8 @@ class LoadedBundle:
     languages: Languages
     auto: dict[bool, AutoController]
     """Interactive or not → what chooses the level of such requests with `auto`."""
+    times: RequestTimes
+    """What interactive calls took at its levels."""
     slots: dict[str, Slot] = field(default_factory=dict)
     """Level name → the loaded level."""
     loading: list[str] = field(default_factory=list)
@@ -117,27 +120,36 @@ class LoadedBundle:
     unavailable: set[str] = field(default_factory=set)
     """Names of the levels whose device is missing. Only a request by name gets an error; selectors skip them."""
 
-    def candidates(self, *, priority: Priority, loadable_on: str | None = None) -> list[LevelCandidate]:
-        """The levels among which a selector chooses.
+    def candidates(
+        self, *, priority: Priority, loadable_on: str | None = None, characters: int | None = None
+    ) -> list[LevelCandidate]:
+        """The levels among which a selector chooses, see `choosable`.
 
-        loadable_on None: the levels that are loaded or loading. A device: all levels that can be loaded on it.
-        priority: of the texts to be translated. Interactive ones count only interactive ones as load.
+        priority: of the texts to be translated. Interactive ones count only interactive ones as load. characters: of
+        the request; None: nobody asks how long it will take.
         """
-        names = [*self.slots, *self.loading]
-        if loadable_on is not None:
-            fitting = [level.name for level in self.manifest.levels if runs_on(loadable_on, level)]
-            names = [name for name in fitting if name not in self.unavailable]
-        return [self._candidate(name, priority) for name in names]
+        times = {} if characters is None else self.times.p95_ms(characters)
+        return [self._candidate(name, priority, times.get(name)) for name in self.choosable(loadable_on)]
 
-    def _candidate(self, name: str, priority: Priority) -> LevelCandidate:
+    def choosable(self, loadable_on: str | None = None) -> list[str]:
+        """Names of the levels that are loaded or loading. loadable_on: a device; then of all that can be loaded on
+        it."""
+        if loadable_on is None:
+            return [*self.slots, *self.loading]
+        fitting = [level.name for level in self.manifest.levels if runs_on(loadable_on, level)]
+        return [name for name in fitting if name not in self.unavailable]
+
+    def _candidate(self, name: str, priority: Priority, p95_ms: float | None) -> LevelCandidate:
         slot = self.slots.get(name)
         if slot is None:
-            return LevelCandidate(self.manifest.level(name))
+            return LevelCandidate(self.manifest.level(name), p95_ms=p95_ms)
         urgent, translator = priority.interactive, slot.translator
         pending = translator.pending_interactive if urgent else translator.pending
         expected = translator.expected_s(interactive=urgent)
         failed = translator.failure is not None
-        return LevelCandidate(slot.level, pending, slot.latency, slot.recent[urgent], expected, failed=failed)
+        if pending and expected is not None:  # the line is longer than it was for those who have their answers
+            p95_ms = max(p95_ms or 0.0, 1000.0 * expected)
+        return LevelCandidate(slot.level, pending, p95_ms, slot.recent[urgent], expected, failed=failed)
 
 
 class Lease:
@@ -153,14 +165,23 @@ class Lease:
         model: str = "",
         code: str = "",
         chosen_by: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        times: RequestTimes | None = None,
     ) -> None:
         """end: called with the slot when the lease ends. priority: of the texts of this lease. model: the name of the
         level's model. code: the token of the target language that each text begins with; empty: none.
-        chosen_by: see `Selector.chosen_by`."""
+        chosen_by: see `Selector.chosen_by`. clock: in seconds. times: get to know how long this call takes."""
         self.level, self.bundle_version = slot.level, bundle_version
         self.slot, self._end, self._priority = slot, end, priority
         self.model, self.code, self.chosen_by = model, code, chosen_by
         self._found_idle: bool | None = None
+        self._clock, self._times = clock, times
+        self._characters, self._whole = 0, True
+        """Of the texts that were submitted; whether all of them were translated."""
+        self._begun = 0.0
+        """When the first text was submitted."""
+        self._ended: float | None = None
+        """When the last text so far was translated; None: none was."""
 
     def submit(
         self,
@@ -173,11 +194,14 @@ class Lease:
         within_s: float | None = None,
         line: bool = False,
     ) -> Future[Translation]:
-        """Queues a text, and adds its latency to the level's if it is interactive. Arguments and errors: see
-        `Translator.submit`; and InvalidRequestError for a text that begins with the token of another language. A level
-        that did nothing when the first text came accepts all, however short `within_s` is."""
+        """Queues a text. Arguments and errors: see `Translator.submit`; and InvalidRequestError for a text that begins
+        with the token of another language. A level that did nothing when the first text came accepts all, however short
+        `within_s` is."""
         if within_s is not None and self._found_idle is None:
             self._found_idle = not self.slot.translator.pending
+        if not self._characters:
+            self._begun = self._clock()
+        self._characters += len(text)
         future = self.slot.translator.submit(
             with_code(text, self.code),
             options,
@@ -196,13 +220,13 @@ class Lease:
         self.slot.translator.check_space(self._priority, caller)
 
     def _observe(self, future: Future[Translation]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            done = future.result()
-            if done.blank:
-                return
+        if future.cancelled() or future.exception() is not None:
+            self._whole = False
+            return
+        done = future.result()
+        if not done.blank:
             self.slot.recent[self._priority.interactive].add(done.queue_s + done.compute_s)
-            if self._priority.interactive:
-                self.slot.latency.add(done.queue_s + done.compute_s)
+            self._ended = self._clock()
 
     def __enter__(self) -> Lease:
         return self
@@ -211,5 +235,11 @@ class Lease:
         self.end()
 
     def end(self) -> None:
-        """Ends the lease, as leaving the `with` block does. Call one of them, once."""
+        """Ends the lease, as leaving the `with` block does. Call one of them, once. An interactive call of which every
+        text was translated then counts in the latency of the level."""
+        if self._priority.interactive and self._whole and self._ended is not None:
+            seconds = self._ended - self._begun
+            self.slot.latency.add(seconds)
+            if self._times is not None:
+                self._times.add(self.level.name, self._characters, seconds)
         self._end(self.slot)

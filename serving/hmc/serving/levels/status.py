@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.artifact.bundle.manifest import Manifest
+from hmc.artifact.bundle.order import Standing
 from hmc.serving.levels.byte_shares import byte_shares
 from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.slots import LoadedBundle, Slot
@@ -24,9 +25,10 @@ class LevelStatus(LevelInfo):
     """What it has computed since it was loaded. Nothing if it is not loaded."""
 
     @classmethod
-    def read(cls, bundle: LoadedBundle, slots: Mapping[str, Slot], level: Level) -> LevelStatus:
+    def read(cls, bundle: LoadedBundle, slots: Mapping[str, Slot], standing: Standing) -> LevelStatus:
         """Reads the status of a level. slots: a copy of `bundle.slots`, which may change meanwhile."""
-        described = cls.of(level, is_default=level.name == bundle.default, disk=bundle.disk[level.name])
+        level = standing.level
+        described = cls.of(standing, is_default=level.name == bundle.default, disk=bundle.disk[level.name])
         slot = slots.get(level.name)
         if slot is None:
             return described
@@ -55,7 +57,7 @@ class HostStatus:
     device: str
     """Where its levels run: `cpu` or `cuda:0`; several names, separated by commas, if they run on several devices."""
     levels: tuple[LevelStatus, ...]
-    """All levels of the bundle, loaded or not, from the best to the cheapest."""
+    """All levels of the bundle, loaded or not, in their order (`hmc.artifact.bundle.order`)."""
     model: str
     """The name of the model."""
     languages: Languages

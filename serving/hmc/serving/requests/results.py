@@ -10,7 +10,8 @@ from typing import Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.bundle.manifest import Latency, Level, Quality
+from hmc.artifact.bundle.manifest import Latency, Quality
+from hmc.artifact.bundle.order import Standing
 from hmc.artifact.errors import HmcError
 from hmc.serving.requests.work import BatchLoad
 
@@ -313,9 +314,17 @@ class LevelInfo:
     """Where the level runs: `cpu`, `cuda:0`, or its replicas' devices such as `cuda:0,cuda:1`. Empty if it is not
     loaded."""
 
+    beaten_by: str = ""
+    """Name of a level that is at least as fast and at least as good, and one of the two more, so that only a request by
+    name gets this one. Empty if there is none."""
+    estimated: bool = False
+    """Whether the time by which it has its place in the order of levels is that of a cost model, because no steady one
+    was measured."""
+
     @classmethod
-    def of(cls, level: Level, *, is_default: bool = False, disk: LevelBytes | None = None) -> Self:
+    def of(cls, standing: Standing, *, is_default: bool = False, disk: LevelBytes | None = None) -> Self:
         """Describes a level of a manifest that no server has loaded."""
+        level = standing.level
         return cls(
             name=level.name,
             heads=level.heads,
@@ -328,6 +337,8 @@ class LevelInfo:
             recorded_latency=level.latency,
             disk=disk,
             shortlist=level.shortlist is not None,
+            beaten_by=standing.beaten_by,
+            estimated=not standing.timed,
         )
 
 
@@ -381,7 +392,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class LevelList:
-    """The levels of a bundle, from the best to the cheapest."""
+    """The levels of a bundle, in their order (`hmc.artifact.bundle.order`)."""
 
     levels: tuple[LevelInfo, ...]
     bundle_version: str

@@ -19,18 +19,19 @@ class Selector:
     """A choice of level. At most one of the first five fields may be set; with none of them set, the default level
     serves the request. The others choose the model, of a server of several.
 
-    "Best" means the most open heads, then the most parameters, then the highest precision.
+    Levels are chosen by their order (`hmc.artifact.bundle.order`): "best" means the highest BLEU, and a level that
+    another fitting one beats in BLEU and time is chosen by its name only.
     Raises InvalidRequestError if a value is out of range, or if more than one of the first five fields is set.
     """
 
     name: str | None = None
     """Chooses the level of this name."""
     max_heads: int | None = None
-    """Chooses the level with the most open heads, but not more than this."""
+    """Chooses the best level of those with at most so many open heads."""
     max_bleu_drop: float | None = None
-    """Chooses the level with the fewest open heads that loses at most this many BLEU points."""
+    """Chooses the fastest level that loses at most this many BLEU points, as measured."""
     latency_budget_ms: int | None = None
-    """Chooses the best level whose 95th-percentile latency is at most this many milliseconds."""
+    """Chooses the best level that would answer within this many milliseconds now, at the 95th percentile."""
     auto: bool = False
     """Chooses the best level that is not overloaded now."""
     model: str | None = None

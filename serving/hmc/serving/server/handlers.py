@@ -89,9 +89,10 @@ class Handlers:
         Raises InvalidRequestError (its message names the text), LevelNotFoundError, LevelNotLoadedError,
         OverloadedError and UnavailableError.
         """
-        long = len(texts) > MAX_INTERACTIVE_TEXTS or sum(map(len, texts)) > MAX_INTERACTIVE_CHARACTERS
+        characters = sum(map(len, texts))
+        long = len(texts) > MAX_INTERACTIVE_TEXTS or characters > MAX_INTERACTIVE_CHARACTERS
         priority = Priority.STANDARD if long else Priority.INTERACTIVE
-        with await self._lease(selector, priority) as lease:
+        with await self._lease(selector, priority, characters) as lease:
             record.served_by(lease)
             lease.check_space(current_caller.get())  # before the texts are divided and encoded
             if text_options is None:
@@ -110,7 +111,7 @@ class Handlers:
         """Yields the pieces of a document's translation in order. A full queue makes it wait. Errors: see `translate`,
         except OverloadedError."""
         check_document(options, text_options)
-        with await self._lease(selector, Priority.BULK) as lease:
+        with await self._lease(selector, Priority.BULK, len(text)) as lease:
             record.served_by(lease)
             joined = Joined(keep=text_options.keep)
             documents = Documents(lease, self._line(lease), self._wait, text_options)
@@ -149,7 +150,7 @@ class Handlers:
         until = None if within_ms is None else asyncio.get_running_loop().time() + within_ms / 1000.0
         try:
             async with asyncio.timeout_at(until) if until is not None else nullcontext():
-                lease = await self._lease(selector, Priority.BULK)
+                lease = await self._lease(selector, Priority.BULK, len(text))
                 begun.served_by(lease)
                 future = await self._place(lease, text, options, target)
         except TimeoutError as error:
@@ -168,7 +169,7 @@ class Handlers:
         self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, target: Target
     ) -> AsyncIterator[str | Answer]:
         """Yields each piece of a translation as soon as it is certain, and the answer last. Errors: see `translate`."""
-        with await self._lease(selector, Priority.INTERACTIVE) as lease:
+        with await self._lease(selector, Priority.INTERACTIVE, len(text)) as lease:
             record.served_by(lease)
             loop, pieces = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
@@ -198,13 +199,13 @@ class Handlers:
             )
             raise TooLargeError(message, [Violation("texts", message)])
 
-    async def _lease(self, selector: Selector, priority: Priority) -> Lease:
+    async def _lease(self, selector: Selector, priority: Priority, characters: int) -> Lease:
         host, code = self._models.find(selector)
         without_device: dict[str, DeviceUnavailableError] = {}
         with ExitStack() as wanted:  # so that a level that was loaded for this call is not unloaded before it is leased
             while True:
                 try:
-                    return host.lease(selector, priority=priority, code=code)
+                    return host.lease(selector, priority=priority, code=code, characters=characters)
                 except LevelNotLoadedError as error:
                     if not host.lazy:
                         raise

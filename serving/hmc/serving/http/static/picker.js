@@ -2,17 +2,14 @@
 
 import { byId, draw, make } from "./dom.js";
 
-const FIRST = 3; // levels that are chosen at first
+const MOST = 6; // levels that are chosen at first, and the default one
 
-// The default level, and levels with fewer heads.
+// The levels that no other one beats, from the best to the fastest; of many, one of each few.
 function firstChoice(levels) {
   const start = levels.find((level) => level.isDefault) ?? levels[0];
-  const chosen = [start];
-  for (const level of levels) {
-    const fresh = chosen.every((other) => other.heads !== level.heads);
-    if (chosen.length < FIRST && fresh && level.loaded && level.heads < start.heads) chosen.push(level);
-  }
-  return new Set(chosen.map((level) => level.name));
+  const steps = levels.filter((level) => level.loaded && !level.beatenBy);
+  const some = steps.filter((_, place) => place % Math.ceil(steps.length / MOST) === 0);
+  return new Set([start, ...some].map((level) => level.name));
 }
 
 export class Picker {
@@ -25,7 +22,8 @@ export class Picker {
       const share = draw("svg", { class: "share", viewBox: "0 0 26 6", "aria-hidden": "true" },
         draw("rect", { class: "all", width: 26, height: 6, rx: 3 }),
         draw("rect", { class: "open", width: Math.max(4, (26 * level.heads) / full), height: 6, rx: 3 }));
-      const said = `, ${level.heads} heads, ${level.precision}${level.loaded ? "" : ", not loaded"}`;
+      const beaten = level.beatenBy ? `, ${level.beatenBy} is as good and as fast` : "";
+      const said = `, ${level.heads} heads, ${level.precision}${level.loaded ? "" : ", not loaded"}${beaten}`;
       byId("levels").append(make("label", { class: "level", title: said.slice(2) }, box,
         make("span", { class: "chip" }, share, level.name, make("span", { class: "hidden" }, said))));
       return [box, level];

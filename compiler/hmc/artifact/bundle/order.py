@@ -1,0 +1,212 @@
+"""The order of levels: what each takes, what it gives, and which are worth choosing.
+
+Whoever chooses or ranks levels does it by this order: selectors, `auto`, the default level, the advice of a benchmark,
+lists, the playground. Time is what was measured. A level without a measured time has that of a cost model, and the
+standing says so. Quality is measured BLEU. Between levels that were not scored on the same test set, the one with more
+parameters counts as the better, and then the one of the more exact precision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TypeVar
+
+from hmc.artifact.bundle.manifest import Level, Manifest, Quality
+from hmc.artifact.precisions import PRECISIONS
+
+MAX_BLEU_DROP = 1.0
+"""BLEU points that the recommended level loses at most. As everywhere in HMC, a drop is the measured difference; its
+interval is shown beside it."""
+
+
+# ---- the cost model ----
+
+ROWS, TOKENS = 4, 24
+"""The request that the cost model is about: one sentence of so many tokens, with a beam of four."""
+OUTPUT_SHARE = 0.3
+"""The share of a level's parameters that a vocabulary shortlist does not read."""
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    """Rough speeds of a kind of device. Only their ratios matter: the model ranks levels, and predicts no times."""
+
+    bytes_per_s: float
+    products_per_s: float
+    """Multiplications and additions of 32-bit or 16-bit floats."""
+    layer_s: float
+    """Of a sub-layer beside its products: starting kernels, norms, caches."""
+    step_s: float
+    """Of a step beside its sub-layers: search, and the way through the runtime."""
+
+
+DEVICES = {"cpu": DeviceSpeed(40e9, 50e9, 5e-6, 1e-4), "cuda": DeviceSpeed(2e12, 1e14, 2e-5, 1e-4)}
+"""Device of a precision → its speeds."""
+INTEGER_SPEED = 4
+"""How many times as many products of integers a device does in a second."""
+
+
+def cost_ms(level: Level) -> float:
+    """What a request of one sentence costs by the bytes and the products of its steps: milliseconds of no real machine.
+
+    In each step the decoder reads its weights for `ROWS` rows; the encoder reads its own once for all tokens. The two
+    have parameters as they have sub-layers. A decoder layer without a head counts as removed.
+    """
+    traits, layout = PRECISIONS[level.precision], level.layout
+    device = DEVICES[traits.device]
+    encoder = sum(bool(heads) + 1 for heads in layout.encoder_self)
+    pairs = zip(layout.decoder_self, layout.cross, strict=True)
+    decoder = sum(bool(own) + bool(cross) + 1 for own, cross in pairs if own or cross)
+    output = OUTPUT_SHARE * level.parameters
+    layers = (level.parameters - output) / max(1, encoder + decoder)
+    step = decoder * layers + (0.0 if level.shortlist else output)
+
+    def seconds(parameters: float, rows: int) -> float:
+        rate = device.products_per_s * (INTEGER_SPEED if traits.quantised else 1)
+        return max(parameters * traits.bytes_each / device.bytes_per_s, rows * parameters / rate)
+
+    once = encoder * device.layer_s + seconds(encoder * layers, TOKENS)
+    each = device.step_s + decoder * device.layer_s + seconds(step, ROWS)
+    return 1000.0 * (once + TOKENS * each)
+
+
+# ---- the order ----
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a level takes and gives, beside the other levels that it was compared with."""
+
+    level: Level
+    ms: float
+    """Of a request of one sentence, as measured, or by the cost model on the scale of the measured levels, of the same
+    precision if there are any."""
+    timed: bool
+    """Whether that was measured, on a machine that was steady."""
+    loss: float | None
+    """BLEU points that it loses, to two digits as they are printed; negative if it gains. None: not measured, or not
+    on the test set of the others."""
+    beaten_by: str = ""
+    """The name of a level that is at least as fast and at least as good, and one of the two more. Empty: there is none.
+    A level that is beaten is chosen only by its name."""
+
+    @property
+    def name(self) -> str:
+        """Of the level."""
+        return self.level.name
+
+    @property
+    def device(self) -> str:
+        """What the level is made for: cpu or cuda."""
+        return PRECISIONS[self.level.precision].device
+
+    def beats(self, other: Standing) -> bool:
+        """Whether it runs on the same device, is at least as fast and at least as good, and one of the two more."""
+        if self.device != other.device:
+            return False
+        if self.loss is not None and other.loss is not None:
+            better, as_good = self.loss < other.loss, self.loss <= other.loss
+        else:
+            better, as_good = _size(self.level) > _size(other.level), _size(self.level) >= _size(other.level)
+        return self.ms <= other.ms and as_good and (self.ms < other.ms or better)
+
+
+def order(levels: Sequence[Level]) -> list[Standing]:
+    """All levels: first those that no other beats, from the best to the fastest, then those that are beaten, likewise.
+
+    Among levels that no other beats, the better one is the slower one.
+    """
+    times, timed = _times(levels)
+    scored = _alike({x.name: (x.quality, _test(x.quality)) for x in levels if x.quality})
+    found = []
+    for level in levels:
+        quality = scored.get(level.name)
+        loss = None if quality is None else round(-quality.bleu_delta, 2) + 0.0
+        found.append(Standing(level, times[level.name], level.name in timed, loss))
+    found.sort(key=lambda x: -x.ms)
+    for place, one in enumerate(found):
+        better = next((other for other in reversed(found) if other.beats(one)), None)
+        found[place] = replace(one, beaten_by=better.name if better else "")
+    return sorted(found, key=lambda x: x.beaten_by != "")
+
+
+def ladder(levels: Sequence[Level]) -> list[Standing]:
+    """The levels that no other of them beats, from the best to the fastest."""
+    return [standing for standing in order(levels) if not standing.beaten_by]
+
+
+def recommended(levels: Sequence[Level], max_bleu_drop: float = MAX_BLEU_DROP) -> Standing:
+    """The fastest level that loses at most so many BLEU points; the best one if none does, or none was scored.
+
+    levels: at least one. If they are for several devices, those for the device of the first one count.
+    """
+    device = PRECISIONS[levels[0].precision].device
+    steps = [step for step in ladder(levels) if step.device == device]
+    keeping = [step for step in steps if step.loss is not None and step.loss <= max_bleu_drop]
+    return keeping[-1] if keeping else steps[0]
+
+
+def recommend(manifest: Manifest) -> None:
+    """Makes the recommended level the default one. The result of a search (`hmc compile --max-bleu-drop`) stays: it was
+    found within bounds of its own."""
+    if "head_search" not in manifest.provenance:
+        manifest.default_level = recommended(manifest.levels).name
+
+
+def why_default(manifest: Manifest) -> str:
+    """A sentence on the default level: why it is the one, and what of that was not measured."""
+    name, best = manifest.default_level, recommended(manifest.levels)
+    if name != best.name:
+        return f"{name} is the default level, as the search found it."
+    if best.loss is None:
+        return (
+            f"{name} is the default level, the best one by a cost model: nothing is scored yet (`hmc bench --record`)."
+        )
+    if best.loss > MAX_BLEU_DROP:
+        return f"{name} is the default level, the best one: none loses at most {MAX_BLEU_DROP:g} BLEU."
+    timed = "" if best.timed else ", by a cost model: no steady time is recorded (`hmc bench --record`)"
+    return f"{name} is the default level, the fastest that loses at most {MAX_BLEU_DROP:g} BLEU{timed}."
+
+
+def _size(level: Level) -> tuple[int, int]:
+    return level.parameters, -PRECISIONS[level.precision].rank
+
+
+def _test(quality: Quality) -> Hashable:
+    return quality.test_set, quality.sentences, quality.beam, quality.reference_level
+
+
+def _times(levels: Sequence[Level]) -> tuple[dict[str, float], set[str]]:
+    """Milliseconds of every level, and the names of those whose time was measured, with requests as small as any, while
+    the machine was steady."""
+    least = min((x.latency.batch for x in levels if x.latency), default=1)
+    recorded = _alike({
+        x.name: (x.latency, (x.latency.beam, x.latency.machine))
+        for x in levels
+        if x.latency and x.latency.batch == least
+    })  # fmt: skip
+    times = {name: latency.p50_ms for name, latency in recorded.items() if latency.steady is not False}
+    measured, known = set(times), [level for level in levels if level.name in recorded]
+    for level in levels:
+        if level.name not in measured:
+            steady = [x for x in known if x.name in measured] or known
+            alike = [x for x in steady if x.precision == level.precision] or steady
+            scale = median(recorded[x.name].p50_ms / cost_ms(x) for x in alike) if alike else 1.0
+            times[level.name] = scale * cost_ms(level)
+    return times, measured
+
+
+Value = TypeVar("Value")
+
+
+def _alike(measured: dict[str, tuple[Value, Hashable]]) -> dict[str, Value]:
+    """Those that were measured alike: the largest group, by the second of each pair; the first such one if two are as
+    large."""
+    groups = Counter(key for _, key in measured.values())
+    if not groups:
+        return {}
+    [(most, _)] = groups.most_common(1)
+    return {name: value for name, (value, key) in measured.items() if key == most}
