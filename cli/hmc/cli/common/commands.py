@@ -61,35 +61,52 @@ QUIET = Annotated[bool, opt(SAYING, "Say nothing but the result and errors.", "-
 VERBOSE = Annotated[bool, opt(SAYING, "Log what happens inside, too.", "--verbose", "-v")]
 
 
+@contextmanager
+def reported() -> Iterator[None]:
+    """Errors that a user can act on become a message and an exit code, without a traceback."""
+    try:
+        yield
+        return
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
+        _drop_unwritten()
+        code = 141
+    except ModuleNotFoundError as error:
+        extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
+    except HmcError as error:
+        code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
+    except OSError as error:
+        if error.filename is None and error.errno not in HINTS:
+            raise
+        _drop_unwritten()
+        where = f"{error.filename}: " if error.filename is not None else ""
+        hint = HINTS.get(error.errno or 0, "check the path and its permissions")
+        code = complain(f"{where}{error.strerror}; {hint}")
+    raise SystemExit(code)
+
+
+def _drop_unwritten() -> None:
+    """Drops what standard output cannot take. Python would try again when it ends, and change the exit code."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def guarded(command: Callable[..., R]) -> Callable[..., R]:
-    """Wraps a command: it takes --quiet and --verbose, and errors that a user can act on become a message and an exit
-    code, without a traceback. A parameter that is a dataclass stands for several options, its fields."""
+    """Wraps a command: it takes --quiet and --verbose, and its errors are reported. A parameter that is a dataclass
+    stands for several options, its fields."""
 
     @functools.wraps(command)
+    @reported()
     def run(*, quiet: bool = False, verbose: bool = False, **given: Any) -> R:
-        try:
-            say(quiet=quiet, verbose=verbose)
-            return _called(command, given)  # type: ignore[no-any-return]
-        except KeyboardInterrupt:
-            code = 130
-        except BrokenPipeError:
-            # The reader of our output, such as `head`, has closed the pipe. Nothing more is printed.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 141
-        except ModuleNotFoundError as error:
-            extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
-            if extra is None:
-                raise
-            code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
-        except HmcError as error:
-            code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
-        except OSError as error:
-            if error.filename is None and error.errno not in HINTS:
-                raise
-            where = f"{error.filename}: " if error.filename is not None else ""
-            hint = HINTS.get(error.errno or 0, "check the path and its permissions")
-            code = complain(f"{where}{error.strerror}; {hint}")
-        raise SystemExit(code)
+        say(quiet=quiet, verbose=verbose)
+        return _called(command, given)  # type: ignore[no-any-return]
 
     ours = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
@@ -118,8 +135,11 @@ def _called(of: Any, values: Mapping[str, Any]) -> Any:
 
 def complain(message: str, code: int = 2) -> int:
     """Writes the message to standard error and returns the exit code."""
-    if sys.stderr is not None:  # it is None if the shell closed it (`2>&-`)
-        sys.stderr.write(f"hmc: {message}\n")
+    try:
+        if sys.stderr is not None:  # it is None if the shell closed it (`2>&-`)
+            sys.stderr.write(f"hmc: {message}\n")
+    except OSError:  # Python would try again when it ends, and change the exit code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return code
 
 
