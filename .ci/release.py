@@ -77,7 +77,8 @@ def build_twice(source: Path, folder: Path) -> list[Path]:
     """Builds the archives in `folder`, again from the source distribution, and compares. Raises ReleaseError."""
     sdist, wheel = first = build(source, folder / "first")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(folder / "unpacked")
     (unpacked,) = (folder / "unpacked").iterdir()
     for one, other in zip(first, build(unpacked, folder / "second"), strict=True):
         if sha256(one) != sha256(other):
@@ -163,8 +164,8 @@ def licence(component: Mapping[str, Any]) -> str:
     if said:
         return ", ".join(dict.fromkeys(each.rpartition(" :: ")[2] for each in said))
     metadata = installed(component["name"]).metadata
-    files = metadata.get_all("License-File") or []
-    return (metadata["License"] or "").strip().split("\n")[0] or f"not declared; see {', '.join(files) or 'its source'}"
+    words, files = (metadata.get_all(field) or [] for field in ("License", "License-File"))
+    return "".join(words).strip().split("\n")[0] or f"not declared; see {', '.join(files) or 'its source'}"
 
 
 def licence_table(bill: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Hmc
 from tests.command import done, refused, run_hmc
+from tests.processes import environment
 
 from hmc.cli.reference import page
 from hmc.serving.server.background import BackgroundServer
@@ -39,6 +40,38 @@ def test_tables_are_printed_whatever_the_locale(tiny_bundle: Path) -> None:
         )
         assert ran.returncode == 0, ran.stderr
         assert "→" in ran.stdout.decode("utf-8")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--version",
+        "--help",
+        "levels --help",
+        "levels {bundle}",
+        "levels {bundle} --json",
+        "translate --bundle {bundle} --level h5 Hello.",
+        "token new someone --scope translate",
+    ],
+)
+def test_what_cannot_be_printed_is_an_error(words: str, unbuffered: str, tiny_bundle: Path) -> None:
+    """Python itself keeps what it could not write, tries again when it ends, and ends with 120."""
+    command = [sys.executable, "-m", "hmc.cli", *words.format(bundle=tiny_bundle).split()]
+    there = environment(PYTHONUNBUFFERED=unbuffered)
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(command, env=there, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[-1] == "hmc: standard output: No space left on device; make room"
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code(unbuffered: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hmc.cli", "levels", str(tmp_path)]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(command, env=environment(PYTHONUNBUFFERED=unbuffered), stderr=full, check=False)
+    assert ran.returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -241,15 +241,17 @@ def test_an_empty_token_opens_nothing(
     assert "hmc: the token must be printable ASCII and not empty" in fails(tiny_bundle, "--port", "0")
 
 
-def test_an_address_that_cannot_be_printed_is_an_error(tiny_bundle: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_address_that_cannot_be_printed_is_an_error(tiny_bundle: Path, unbuffered: str) -> None:
     """When the address cannot be printed, the command says so and stops in order."""
     command = [sys.executable, "-m", "hmc.cli", "serve", str(tiny_bundle), "--port", "0", "--device", "cpu"]
+    there = environment(PYTHONUNBUFFERED=unbuffered)
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=600, check=False
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=there, timeout=600, check=False
         )
     assert ran.returncode == 2
-    assert ran.stderr.splitlines()[-1] == "hmc: No space left on device; make room"
+    assert ran.stderr.splitlines()[-1] == "hmc: standard output: No space left on device; make room"
     assert "never awaited" not in ran.stderr
     assert "Traceback" not in ran.stderr
 

@@ -148,10 +148,16 @@ class Shell:
             process.communicate()
 
 
+CALIBRATED = re.compile(r"\b[0-9a-f]{16}\b|(?<=BLEU )[\d.]+ \([-+][\d.]+\)")
+"""A bundle's version, and its BLEU. They depend on the ranges that calibration measures, which processors compute in
+other orders."""
+
+
 def matches(shown: Sequence[str], printed: str, *, numbers: bool = True) -> bool:
-    """Whether every line that a page shows is printed, in this order. numbers: these, or any in their places."""
+    """Whether every line that a page shows is printed, in this order. numbers: these, or any in their places. A `…`
+    and what is CALIBRATED may be anything."""
     text, at = " ".join(printed.split()), 0
-    for piece in (" ".join(piece.split()) for line in shown for piece in line.split("…")):
+    for piece in (" ".join(piece.split()) for line in shown for piece in CALIBRATED.sub("…", line).split("…")):
         pattern = re.escape(piece)
         if not numbers:
             pattern = re.sub(r"\d+(?:(?:,|\\\.)\d+)*", r"[\\d.,]+", pattern)

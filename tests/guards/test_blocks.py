@@ -306,3 +306,7 @@ def test_lines_are_compared() -> None:
     assert not matches(["a …", "d"], "x\na b\nc\n")
     assert matches([" 1.5 ms  2,000"], "│ 7 ms\n12 │".replace("│", ""), numbers=False)
     assert not matches(["1.5 ms"], "7 ms")
+    page = ["bundle: version 0123456789abcdef, en to de", "  full  144 heads  BLEU 64.15 (+0.00)  default"]
+    printed = "bundle: version fedcba9876543210, en to de\n  full  144 heads  BLEU 64.1 (-0.10)  default"
+    assert matches(page, printed)
+    assert not matches(page, printed.replace("144", "143"))

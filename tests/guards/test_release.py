@@ -6,7 +6,9 @@ import importlib.util
 import re
 import subprocess
 import sys
+from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +125,33 @@ def test_a_licence_that_is_not_declared_is_not_made_up(release: Any) -> None:
     assert release.licence({"name": "promql-parser"}) == "not declared; see LICENSE"
     with pytest.raises(release.ReleaseError, match="no-such-package is not installed; run `make test` once"):
         release.licence({"name": "no-such-package"})
+
+
+class Strict(Message):
+    """Metadata of a package, as later versions of Python are to give it."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(name)
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "not declared; see its source"),
+        ({"License-File": "COPYING"}, "not declared; see COPYING"),
+        ({"License": "MIT\n\nPermission is …"}, "MIT"),
+    ],
+)
+def test_a_missing_field_of_metadata_is_not_read(
+    release: Any, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], said: str
+) -> None:
+    metadata = Strict()
+    for name, value in fields.items():
+        metadata[name] = value
+    monkeypatch.setattr(release, "installed", lambda _: SimpleNamespace(metadata=metadata))
+    assert release.licence({"name": "a"}) == said
 
 
 def test_files_of_the_forge_follow_their_schemas() -> None:

@@ -6,11 +6,11 @@ import io
 import os
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hmc.cli.common.commands import CheckedCommand, guarded
+from hmc.cli.common.commands import CheckedCommand, guarded, reported
 
 # In the order of `hmc --help`. Each name is a module or package `hmc.cli.NAME` with a function `command`, or `group` if
 # it is one of GROUPS. On import it may load only the standard library, typer and `hmc.cli.common.options`. The name of
@@ -62,10 +62,32 @@ def _common(
     """Options of `hmc` itself."""
 
 
+class _Stdout(io.FileIO):
+    """Standard output. Its errors say what could not be written."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = "standard output"
+            raise
+
+
+@reported()
 def main() -> None:
     """Entry point of the console script."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)  # whatever the locale
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Stdout(sys.stdout.fileno(), "w", closefd=False)),
+            encoding="utf-8",  # whatever the locale
+            errors=sys.stdout.errors,
+            line_buffering=sys.stdout.line_buffering or sys.stdout.write_through,  # PYTHONUNBUFFERED writes through
+        )
     if not (sys.stdout and sys.stdout.isatty()):  # typer reads the width of its help here; without, it wraps at 80
         os.environ.setdefault("TERMINAL_WIDTH", HELP_WIDTH)
-    build()()
+    try:
+        build()()
+    except SystemExit:  # every command line ends with it
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        raise

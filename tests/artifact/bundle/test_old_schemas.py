@@ -31,7 +31,8 @@ TRANSLATIONS = {
 def bundle(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The bundle of a schema version."""
     with tarfile.open(DATA / f"bundle_schema_{request.param}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(tmp_path)
     path = tmp_path / f"schema_{request.param}"
     assert json.loads((path / "bundle.json").read_text())["schema_version"] == request.param
     return path

@@ -5,16 +5,16 @@ The libraries are empty ones that this machine's compiler makes; a process of it
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
+import onnxruntime
 import pytest
+from tests.processes import ROOTS, environment
 
 from hmc.serving.runtime import device
 from hmc.serving.runtime.cuda_libraries import CUDA, DRIVER, Library, cuda_problem, required_libraries
@@ -36,9 +36,12 @@ ASK = "from hmc.serving.runtime.cuda_libraries import cuda_problem; print(cuda_p
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> Path:
-    """A folder with all libraries, which see no device."""
+    """A folder with all libraries, which see no device. In its folder `site` is ONNX Runtime alone, which looks beside
+    itself for NVIDIA's packages: those of this environment, if it has any, are not seen."""
     for name in (DRIVER, *(library.file for library in required_libraries())):
         compiled(tmp_path / name, CUDART.format(count=0, code=100) if "cudart" in name else "")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "onnxruntime").symlink_to(Path(onnxruntime.__file__).parent)
     return tmp_path
 
 
@@ -51,20 +54,27 @@ def compiled(path: Path, source: str) -> None:
 
 def said_with(libraries: Path, index: int = 0) -> str:
     """What `cuda_problem` returns in a process that finds these libraries, which must print nothing else."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
+    path = os.pathsep.join(map(str, (libraries / "site", *ROOTS)))
     command = [sys.executable, "-c", ASK.format(index=index)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    there = environment(LD_LIBRARY_PATH=str(libraries), PYTHONPATH=path)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=there)
     assert ran.stdout.count("\n") == 1
     return ran.stdout.strip()
+
+
+def remove(folder: Path, *names: str) -> None:
+    """Removes libraries. Skips the test if the system has one of them elsewhere."""
+    for name in names:
+        (folder / name).unlink()
+        command = [sys.executable, "-c", f"import ctypes; ctypes.CDLL('{name}')"]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            pytest.skip(f"this system has {name}")
 
 
 @needs_compiler
 @pytest.mark.parametrize("library", required_libraries(), ids=lambda library: library.file)
 def test_a_missing_library_is_named_with_its_package(libraries: Path, library: Library) -> None:
-    with suppress(OSError):
-        ctypes.CDLL(library.file)
-        pytest.skip("this machine has the library elsewhere")
-    (libraries / library.file).unlink()
+    remove(libraries, library.file)
     said = said_with(libraries)
     assert said.startswith(f"{library.title} is missing ({library.file}: cannot open shared object file")
     assert f"install {library.package}: pip install 'onnxruntime-gpu[cuda,cudnn]'" in said
@@ -73,11 +83,22 @@ def test_a_missing_library_is_named_with_its_package(libraries: Path, library: L
 
 @needs_compiler
 def test_several_missing_libraries_are_all_named(libraries: Path) -> None:
-    for name in ("libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9"):
-        (libraries / name).unlink()
+    remove(libraries, "libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9")
     said = said_with(libraries)
     assert all(f"{title} is missing" in said for title in ("cuBLASLt", "cuBLAS", "cuDNN"))
     assert "install nvidia-cublas nvidia-cudnn-cu13: pip install" in said
+
+
+@needs_compiler
+def test_libraries_in_packages_are_found(libraries: Path) -> None:
+    """PyTorch's build for CUDA brings NVIDIA's packages, which no search path of the system names."""
+    for library in required_libraries():
+        folder = libraries / "site" / "nvidia" / ("cudnn" if "cudnn" in library.file else "cu13") / "lib"
+        folder.mkdir(parents=True, exist_ok=True)
+        (libraries / library.file).rename(folder / library.file)
+    assert said_with(libraries).startswith("the NVIDIA driver is installed but shows this process no GPU")
+    remove(libraries / "site" / "nvidia" / "cu13" / "lib", "libcurand.so.10")
+    assert said_with(libraries).startswith("cuRAND is missing (libcurand.so.10: cannot open shared object file")
 
 
 @needs_compiler

@@ -81,45 +81,70 @@ QUIET = Annotated[bool, opt(SAYING, "Say nothing but the result and errors.", "-
 VERBOSE = Annotated[bool, opt(SAYING, "Log what happens inside, too.", "--verbose", "-v")]
 
 
+@contextmanager
+def reported(options: Mapping[str, str] | None = None, given: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Errors that a user can act on become a message and an exit code, without a traceback.
+
+    options: field of a request → the option that sets it; given: the values of the command's parameters. Fields in
+    messages are named as their options.
+    """
+    options = options or {}
+    given = given or {}
+    try:
+        yield
+        return
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
+        _drop_unwritten()
+        code = 141
+    except (ImportError, AttributeError) as error:
+        module = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", "")
+        if str(module).partition(".")[0] == "onnxruntime":
+            code = complain(f"ONNX Runtime cannot be used ({error}): {REINSTALL}")
+            raise SystemExit(code) from error
+        if not isinstance(error, ModuleNotFoundError):
+            raise
+        extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
+    except HmcError as error:
+        unset = {name for name, value in given.items() if value is None}  # it may be set elsewhere
+        known = {field: options[field] for field in options if OF_FIELDS.get(field, field) not in unset}
+        code = complain(renamed(str(error), known), _exit_code(error))
+    except OSError as error:
+        said = _said(error, given.get("out"))
+        if said is None:
+            raise
+        _drop_unwritten()
+        code = complain(said)
+    raise SystemExit(code)
+
+
+def _drop_unwritten() -> None:
+    """Drops what standard output cannot take. Python would try again when it ends, and change the exit code."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def guarded(command: Callable[..., R]) -> Callable[..., R]:
-    """Wraps a command: it takes --quiet and --verbose, and errors that a user can act on become a message and an exit
-    code, without a traceback. A parameter that is a dataclass stands for several options, its fields. Each paragraph of
-    the docstring is a line of the help, which the terminal wraps. Fields in errors are named as their options."""
+    """Wraps a command: it takes --quiet and --verbose, and its errors are reported. A parameter that is a dataclass
+    stands for several options, its fields. Each paragraph of the docstring is a line of the help, which the terminal
+    wraps."""
     options = {each.name: option for each in _options(command) if (option := _option_of(each))}
     options |= {field: options[name] for field, name in OF_FIELDS.items() if name in options}
 
     @functools.wraps(command)
     def run(*, quiet: bool = False, verbose: bool = False, **given: Any) -> R:
-        try:
+        result: list[R] = []
+        with reported(options, given):
             say(quiet=quiet, verbose=verbose)
-            return _called(command, given)  # type: ignore[no-any-return]
-        except KeyboardInterrupt:
-            code = 130
-        except BrokenPipeError:
-            # The reader of our output, such as `head`, has closed the pipe. Nothing more is printed.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 141
-        except (ImportError, AttributeError) as error:
-            module = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", "")
-            if str(module).partition(".")[0] == "onnxruntime":
-                code = complain(f"ONNX Runtime cannot be used ({error}): {REINSTALL}")
-                raise SystemExit(code) from error
-            if not isinstance(error, ModuleNotFoundError):
-                raise
-            extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
-            if extra is None:
-                raise
-            code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
-        except HmcError as error:
-            unset = {name for name, value in given.items() if value is None}  # it may be set elsewhere
-            known = {field: options[field] for field in options if OF_FIELDS.get(field, field) not in unset}
-            code = complain(renamed(str(error), known), _exit_code(error))
-        except OSError as error:
-            said = _said(error, given.get("out"))
-            if said is None:
-                raise
-            code = complain(said)
-        raise SystemExit(code)
+            result.append(_called(command, given))
+        return result[0]
 
     ours = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
@@ -180,8 +205,11 @@ def _called(of: Any, values: Mapping[str, Any]) -> Any:
 
 def complain(message: str, code: int = 2) -> int:
     """Writes the message to standard error and returns the exit code."""
-    if sys.stderr is not None:  # it is None if the shell closed it (`2>&-`)
-        sys.stderr.write(f"hmc: {message}\n")
+    try:
+        if sys.stderr is not None:  # it is None if the shell closed it (`2>&-`)
+            sys.stderr.write(f"hmc: {message}\n")
+    except OSError:  # Python would try again when it ends, and change the exit code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return code
 
 
