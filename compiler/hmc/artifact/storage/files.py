@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
+from hmc.artifact.git_lfs import IS_POINTER, is_pointer
 from hmc.artifact.storage.formats import DIGESTS, Format, check_replaceable, read_json
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -96,7 +97,9 @@ def digest_problems(folder: Path, names: Collection[str] | None = None) -> list[
         except OSError as error:
             problems.append(f"{name} cannot be read: {error.strerror}")
         else:
-            if found != digest:
+            if found != digest and is_pointer(folder / name):
+                problems.append(f"{name} {IS_POINTER}")
+            elif found != digest:
                 problems.append(
                     f"{name} is not as it was written: its sha256 is {found[:12]}…, not {str(digest)[:12]}… (if you "
                     f"changed it yourself, delete {DIGESTS})"
