@@ -242,3 +242,33 @@ def test_tokens_of_other_languages_are_other_tokens(tmp_path: Path, monkeypatch:
     assert german.batch(np.array([0]))[1] == [vocabulary.encode(SENTENCES[0].upper(), target=True)]
     assert french.batch(np.array([0]))[1] == [vocabulary.encode(SENTENCES[0][::-1], target=True)]
     assert again.fingerprint == german.fingerprint != french.fingerprint
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "emptied"])
+def test_damaged_tokens_are_made_again(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Memory-mapped tokens are trusted: a flipped offset trains on other text, or ends the process."""
+    plain, _, _ = write(tmp_path)
+    vocabulary = Vocabulary(tiny_tokenizer())
+
+    def built() -> TokenCorpus:
+        return TokenCorpus.build([plain], vocabulary, 200, tmp_path / "cache", ("en", "de"))
+
+    fingerprint = built().fingerprint
+    [file] = (tmp_path / "cache").rglob("data-*.arrow")
+    content = file.read_bytes()
+    if damage == "cut":
+        file.write_bytes(content[:-1000])
+    elif damage == "flipped":
+        file.write_bytes(content[:2000] + bytes([content[2000] ^ 64]) + content[2001:])
+    elif damage == "emptied":
+        file.write_bytes(b"")
+    else:
+        file.unlink()
+    with caplog.at_level("WARNING"):
+        assert built().fingerprint == fingerprint
+    [record] = caplog.records
+    assert f"{file.parent} are damaged, and are made again: {file.name}" in record.getMessage()
+    assert file.read_bytes() == content
+    caplog.clear()
+    assert built().fingerprint == fingerprint
+    assert caplog.records == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -14,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.files import sha256_file, write_whole
+from hmc.artifact.storage.files import digest_problems, sha256_file, write_digests, write_whole
 from hmc.artifact.tokenizer.files import TokenizerFiles
 from hmc.training.data.counts import Limit, PairCounts
 from hmc.training.data.parallel_text import corpus_files, filled_pairs, is_by_rows, read_pairs
 from hmc.training.data.vocabulary import Vocabulary
 
+log = logging.getLogger(__name__)
 COUNTS = "counts.json"
 """File beside the tokens: what was read and what was left out (`PairCounts`)."""
 
@@ -106,7 +108,8 @@ class TokenCorpus:
     ) -> TokenCorpus:
         """Tokenises `corpora` into the folder `cache`, or maps the tokens that it already holds for the same input.
 
-        Pairs are left out when a side is empty or longer than `max_length` tokens (EOS counted). languages: source and
+        Tokens that are not as they were written are made again, with a warning. Pairs are left out when a side is empty
+        or longer than `max_length` tokens (EOS counted). languages: source and
         target, which choose the columns of JSONL, Parquet and hub corpora. Rows are read, tokenised and written some
         thousands at a time. Raises InvalidRequestError as `read_pairs`, when no pair is left, and for dropout
         in a unigram vocabulary.
@@ -120,6 +123,9 @@ class TokenCorpus:
         names = [] if drawn else corpora
         key = hashlib.sha256(json.dumps([names, inputs, max_length, vocabulary.digest, segmentation]).encode())
         folder = cache / key.hexdigest()[:16]
+        if problems := digest_problems(folder):
+            log.warning("the tokens in %s are damaged, and are made again: %s", folder, "; ".join(problems))
+            shutil.rmtree(folder)
         if not (folder / "dataset_info.json").is_file():
             datasets.disable_progress_bars()
             features = datasets.Features(
@@ -147,6 +153,7 @@ class TokenCorpus:
                 raise
             cast(datasets.Dataset, rows).save_to_disk(str(folder))
             shutil.rmtree(cache / "arrow")  # the same rows: the disk need not hold them twice
+            write_digests(folder)
         return cls(folder)
 
 
