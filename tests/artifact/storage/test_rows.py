@@ -45,8 +45,8 @@ def test_utf_16_without_a_mark_is_no_text(tmp_path: Path, form: str) -> None:
     ("name", "raw", "message"),
     [
         ("none", None, r"none: no such file \(paths are relative to the working directory\)"),
-        ("a.gz", b"no gzip file", r"a\.gz: not a whole gzip file"),
-        ("b.gz", gzip.compress(b"line\n" * 1000, mtime=0)[:-20], r"b\.gz: not a whole gzip file"),
+        ("a.gz", b"no gzip file", r"a\.gz is not a whole gzip file"),
+        ("b.gz", gzip.compress(b"line\n" * 1000, mtime=0)[:-20], r"b\.gz is not a whole gzip file"),
         (".", None, "cannot be read: Is a directory"),
     ],
 )

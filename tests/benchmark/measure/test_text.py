@@ -38,7 +38,7 @@ def test_the_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"plain text", gzip.compress(b"A man.\n" * 100, mtime=0)[:-12], b""])
 def test_a_damaged_gzip_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(InvalidRequestError, match=r"a\.en\.gz: (not a whole gzip file|holds no sentence)"):
+    with pytest.raises(InvalidRequestError, match=r"a\.en\.gz(: holds no sentence| is not a whole gzip file)"):
         read_sentences(write(tmp_path / "a.en.gz", content))
 
 

@@ -83,7 +83,7 @@ def test_other_files_that_are_changed_in_place(tmp_path: Path, what: str) -> Non
     level = manifest.level("full-int8-shortlist")
     assert level.shortlist is not None
     files = {"lexicon": level.shortlist, "tokenizer": "tokenizer.model"}
-    file = tmp_path / "b" / files.get(what, next(n for n in level.files if n.endswith(".bin")))
+    file = tmp_path / "b" / files.get(what, next(n for n in level.files if n.startswith("weights/")))
     content = file.read_bytes()
     file.unlink()
     if what in files:

@@ -150,7 +150,7 @@ def test_reload_loses_no_request(client: Client, factory: FakeFactory, tmp_path:
 def test_a_failed_reload_leaves_the_bundle_serving(client: Client, tmp_path: Path) -> None:
     (tmp_path / "future").mkdir()
     (tmp_path / "future" / "bundle.json").write_text('{"schema_version": 99}')
-    with pytest.raises(FailedPreconditionError, match="schema version 99; this hmc reads versions 2 to 5"):
+    with pytest.raises(FailedPreconditionError, match="schema version 99; this hmc reads versions 2 to 6"):
         client.reload(tmp_path / "future")
     broken = write_bundle(tmp_path / "broken")
     (broken / "h6" / "encoder.onnx").write_text("changed")

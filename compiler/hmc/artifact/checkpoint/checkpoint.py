@@ -120,23 +120,28 @@ def checkpoint_problems(path: Path) -> list[str]:
         return [MARIAN]
     problems = [] if (path / WEIGHTS).is_file() else [f"{WEIGHTS} is missing"]
     problems += presence_problems(path)
-    problems += digest_problems(path, FILES - {CONFIG})
     config, wrong = _read(path)
     if config is None:
-        return wrong + problems
+        return _with_digests(path, wrong + problems)
     if (path / WEIGHTS).is_file() and not wrong:
         shapes = tensor_shapes(config.architecture, config.layout, config.ffn_widths, config.removed_layers)
         problems += weights_problems(path / WEIGHTS, shapes)
     problems += _tokenizer_problems(path, config.architecture)
     problems += read_extras(path, config.architecture)[1]
-    return problems + wrong
+    return _with_digests(path, problems + wrong)
+
+
+def _with_digests(path: Path, problems: list[str]) -> list[str]:
+    """The problems, and files that are not as they were written. A file that is missing is named once."""
+    changed = digest_problems(path)
+    named = [x for x in changed if x.endswith(" is missing") and any(other.startswith(x) for other in problems)]
+    return problems + [problem for problem in changed if problem not in named]
 
 
 def _read(path: Path) -> tuple[CheckpointConfig | None, list[str]]:
     """What a directory says of its model, None if that cannot be read; and every contradiction in it."""
     if not (path / CONFIG).is_file():
         return None, [f"{CONFIG} is missing"]
-    changed = digest_problems(path, [CONFIG])
     try:
         config = read_config(path)
         layout, arch = config.layout, config.architecture
@@ -146,8 +151,8 @@ def _read(path: Path) -> tuple[CheckpointConfig | None, list[str]]:
         if config.removed_layers and not wrong:
             wrong += arch.layer_problems(config.removed_layers, layout, config.ffn_widths or arch.full_ffn())
     except HmcError as error:
-        return None, [str(error), *changed]
-    return config, wrong + changed
+        return None, [str(error)]
+    return config, wrong
 
 
 def _tokenizer_problems(path: Path, arch: Architecture) -> list[str]:
@@ -195,6 +200,7 @@ def load_config(path: Path) -> CheckpointConfig:
     """
     check_kind(path)
     config, wrong = _read(path)
+    wrong += digest_problems(path, [CONFIG])
     if config is None or wrong:
         raise InvalidArtifactError(f"checkpoint {path}", wrong, FIX)
     return config

@@ -163,7 +163,8 @@ class Opener:
                 return opened
             stored = self._checked_weights(source)
             options, shared = self._options(self.bundle.absolute(), spin_us), self._shared(stored)
-            content = self._hold(options, {tensor.location for tensor in stored if tensor.name not in shared})
+            # With a store the weights are on the device already; the few that are not are copied there while it opens.
+            content = self._hold(options, {tensor.location for tensor in stored} if self.store is None else ())
             for weight, on_device in shared.items():
                 options.add_initializer(weight, on_device.value)
             session = self._session(source, options, capture)
