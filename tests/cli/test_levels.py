@@ -143,6 +143,8 @@ def test_what_a_level_computes(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> N
         level.files = {name: digest for name, digest in level.files.items() if "/program." not in name}
     write_manifest(manifest, old)
     refused(hmc("levels", old, "--program", "full"), "level 'full' has no step program", "ONNX Runtime serves it")
+    assert "Without a step program, so that ONNX Runtime runs them: full, full-int8, " in hmc("levels", old).stdout
+    assert "Without a step program" not in hmc("levels", tiny_bundle).stdout
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
