@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +22,20 @@ from tests.tiny import LEVELS, tiny_checkpoint_at
 
 settings.register_profile("hmc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("hmc")  # how fast a machine is fails no property; what fails says how to find it again
+
+
+def _ensure_home() -> None:
+    """A user without a home that can be written gets one for the tests: Chromium, Node and hadolint need it."""
+    try:
+        writable = os.access(Path.home(), os.W_OK)
+    except RuntimeError:  # neither HOME nor an entry of the user
+        writable = False
+    if not writable:
+        os.environ["HOME"] = tempfile.mkdtemp(prefix="hmc-tests-")
+        atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
+
+
+_ensure_home()  # before any test is imported: some ask for a home then
 
 FEW = {
     "A man.": "Ein Mann.",
