@@ -123,7 +123,7 @@ def test_run_may_be_said_or_left_out(tiny_bundle: Path, src: Path) -> None:
 
 
 def test_a_page_and_two_reports_that_are_compared(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
-    two = ("--batch", "1", "--beam", "2", "--rounds", "2", "--threads", "1", "--no-memory", "--levels", "full")
+    two = ("--batch", "1", "--beam", "2", "--rounds", "3", "--threads", "1", "--no-memory", "--levels", "full")
     a, b, html = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "page.html"
     done(run(tiny_bundle, "--source", src, "--reference", ref, *two, "-o", a, "--html", html))
     assert html.read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -42,7 +42,7 @@ def test_refusals(hmc: Hmc, english: Path, tmp_path: Path) -> None:
     for words, message in (
         (("--source", tmp_path / "absent"), "no such file"),
         (("--source", english, "--keep", "copies"), "choose among unfinished, copy"),
-        (("--source", english, "--beam", "99"), "beam_size 99"),
+        (("--source", english, "--beam", "99"), "--beam 99: choose 1 to 16"),
     ):
         ran = hmc("distill", CHECKPOINT, *words, "-o", tmp_path / "out")
         assert (ran.exit_code, message in ran.stderr) == (2, True), ran.output

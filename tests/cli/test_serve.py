@@ -200,7 +200,7 @@ def test_settings_are_printed(hmc: Hmc, tmp_path: Path, monkeypatch: pytest.Monk
     ("damage", "said"),
     [
         ("none", "nowhere cannot be used:\n  - there is no "),
-        ("future", "schema version 99; this hmc reads versions 2 to 5\nUpgrade hmc"),
+        ("future", "schema version 99; this hmc reads versions 2 to 6\nUpgrade hmc"),
         ("missing", "h6/decoder.onnx is missing"),
         ("changed", "h6/decoder.onnx has sha256"),
         ("unknown level", "unknown level 'h7'; this bundle has: full, h12, h6"),
@@ -227,7 +227,7 @@ def test_what_cannot_be_served(fails: Callable[..., str], tmp_path: Path, damage
     [
         (["--host", "."], "hmc: --host '.' is not a valid host name; choose another"),
         (["--host", "a" * 64], "is not a valid host name"),
-        (["--cache", ""], "hmc: cache: name a folder, or give auto or none"),
+        (["--cache", ""], "hmc: --cache: name a folder, or give auto or none"),
     ],
 )
 def test_words_of_no_use(fails: Callable[..., str], tiny_bundle: Path, arguments: list[str], said: str) -> None:

@@ -140,7 +140,7 @@ class Corpus:
             while chunk := file.read(CHUNK):
                 if not lines and last == b"\n":
                     refuse_pointer(chunk, place)
-                if not lines and last == b"\n" and (advice := other_form(chunk)):  # the first one
+                if not lines and last == b"\n" and (advice := _other_form(chunk)):  # the first one
                     raise InvalidRequestError(f"{place} is not UTF-8: {advice}")
                 digest.update(chunk)
                 lines += chunk.count(b"\n")
@@ -196,6 +196,12 @@ class _Read:
         if self.field is not None:
             return _json_line(self.raw, self.number, self.place, self.field)
         return _text_line(self.raw, self.number, self.place)
+
+
+def _other_form(begin: bytes) -> str | None:
+    """What to do with a file that begins so and is no text in UTF-8."""
+    nulls = null_bytes(begin.partition(b"\n")[0])
+    return other_form(begin) or (f"it has {nulls}" if nulls else None)
 
 
 def _text_line(raw: bytes, number: int, place: str) -> CorpusLine:

@@ -285,7 +285,7 @@ def pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Pi
 WORDS = re.compile(
     r"(?!www\.|WEBVTT)[^\W\d_](?!\))"
     r"(?:(?:[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029\t|`~@:.!?…。！？\u200d\u20e3\u2190-\u2bff\ufe0e\ufe0f\U0001f000-\U0001faff]"
-    r"|[.!?…。！？](?=['\"”’»)\]]*\s*[^\W\d_])|\.(?=\d))*[^\W\d_])?[.,!?…'\"”’»)\]]*"
+    r"|[.!?…。！？](?=\s*[^\W\d_])|\.(?=\d))*[^\W\d_])?[.,!?…]*"
 )
 """A line in which all is translated: it begins and ends with words, and sentences in it too. Most lines are like this,
 and to divide them costs more."""
