@@ -63,7 +63,7 @@ NOT_RUN = {
 QUICK = {
     "hmc bench compare": "--noise 1000",
     "hmc bench bundle.* --batch": "--sentences 8 --batch 1,8 --rounds 1 --no-memory",
-    "hmc bench bundle(?!.* --batch)": "--sentences 8 --rounds 2 --no-memory",
+    "hmc bench bundle(?!.* --batch)": "--sentences 8 --rounds 3 --no-memory",
     r"hmc bench bundle\S* --source test": "--levels full-int8,h36-int8",
     "hmc bench load": "--seconds 1 --rate 5",
     "hmc serve": "--print-config",
