@@ -34,7 +34,8 @@ def settled(recipe: Recipe) -> Recipe:
     Raises InvalidRequestError when two settings say one thing, InvalidArtifactError when the checkpoint cannot be read.
     """
     model, tokenizer = recipe.model, recipe.tokenizer
-    if "bpe_dropout_copies" in tokenizer.model_fields_set and not tokenizer.bpe_dropout:
+    by_default = type(tokenizer).model_fields["bpe_dropout_copies"].default
+    if tokenizer.bpe_dropout_copies != by_default and not tokenizer.bpe_dropout:
         raise InvalidRequestError(
             "tokenizer.bpe_dropout_copies belongs to tokenizer.bpe_dropout: set its probability, such as "
             "tokenizer.bpe_dropout=0.1, or leave tokenizer.bpe_dropout_copies out"
