@@ -67,8 +67,12 @@ def test_a_sentence_of_the_help_ends_where_the_terminal_does(command: Any) -> No
         assert [paragraph for paragraph in text.split("\n\n") if "\n" in paragraph] == []
 
 
-def test_the_list_of_commands_is_wrapped_by_the_terminal(hmc: Hmc) -> None:
-    shown = run_hmc(["--help"], env={"TERMINAL_WIDTH": "400"}).stdout
+def test_the_list_of_commands_is_wrapped_by_the_terminal() -> None:
+    """In a process of its own: typer reads the width once."""
+    command = [sys.executable, "-m", "hmc.cli", "--help"]
+    shown = subprocess.run(
+        command, env=environment(TERMINAL_WIDTH="400"), capture_output=True, check=True
+    ).stdout.decode()
     for panel in COMMANDS.values():
         for name in panel:
             first = hmc_command().commands[name.rstrip("_")].help.partition("\n\n")[0]
