@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Hmc
-from tests.command import done, hmc_command, refused, run_hmc
+from tests.command import done, hmc_command, refused
 from tests.processes import environment
 
 from hmc.cli.analyze import ANALYSES
