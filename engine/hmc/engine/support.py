@@ -1,7 +1,7 @@
 """Which executor does what: options of a request, forms of a model and precisions × executors.
 
-The code asks this table before a sentence is admitted; `docs/executors.md` prints it. An option that an executor does
-not have goes nowhere else unless the table says so.
+`docs/executors.md` prints it. Both executors have every option. A level whose precision its executor does not run is
+refused when it is loaded.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ class Place(Enum):
     """In the executor."""
     HOST = "host"
     """The executor gives candidates, and the search on the host chooses among them, step by step."""
-    NOWHERE = "no"
-    """The executor refuses it."""
 
 
-INSIDE, HOST, NOWHERE = Place.INSIDE, Place.HOST, Place.NOWHERE
+INSIDE, HOST = Place.INSIDE, Place.HOST
 
 OPTIONS: Mapping[str, Mapping[Executor, Place]] = {
     "greedy search, beams up to 16, n-best": {"onnxruntime": HOST, "reference": HOST},
