@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,10 +25,20 @@ def hmc_command() -> Any:
 def run_hmc(
     words: Sequence[str | Path], *, stdin: bytes | None = None, env: Mapping[str, str | None] | None = None
 ) -> Result:
-    """Runs `hmc WORDS…`, optionally with bytes on stdin and changes of the environment."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typer.testing._get_command", lambda _: hmc_command())
-        return CliRunner().invoke(typer.Typer(), list(map(str, words)), input=stdin, env=env)
+    """Runs `hmc WORDS…`, optionally with bytes on stdin and changes of the environment.
+
+    What the command makes of the log ends with it: its handlers write to a stream that is closed then.
+    """
+    root = logging.getLogger()
+    before = list(root.handlers)
+    level = root.level
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("typer.testing._get_command", lambda _: hmc_command())
+            return CliRunner().invoke(typer.Typer(), list(map(str, words)), input=stdin, env=env)
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
 
 
 def done(ran: Result) -> Result:

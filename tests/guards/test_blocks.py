@@ -199,7 +199,8 @@ def bundle(once: Once) -> Path:
 
 @pytest.fixture(scope="module")
 def server(bundle: Path) -> Iterator[BackgroundServer]:
-    settings = ServerSettings(port=0, device="cpu", threads=1, workers=1)
+    # What is measured on a few sentences picks any level as the recommended one; pages unload h36-int8.
+    settings = ServerSettings(port=0, device="cpu", threads=1, workers=1, default_level="full-int8")
     with BackgroundServer({"en-de": bundle, "fr-en": bundle}, settings) as running:
         yield running
 
