@@ -1,10 +1,15 @@
 """What a build decides: whether HMC comes with the GPU build of ONNX Runtime, or, with HEADMASK_RUNTIME=cpu, with the
-small one for CPUs. Its version then ends in +cpu, as one environment can hold only one of the two."""
+small one for CPUs. Its version then ends in +cpu, as one environment can hold only one of the two.
+
+It also builds the native executor for this machine, with the C compiler that is there, else with the package `ziglang`.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +48,40 @@ class MetadataHook(MetadataHookInterface):
 
 
 class BuildHook(BuildHookInterface[Any]):
-    """Refuses to build for another runtime than that of the metadata: a source distribution keeps its own."""
+    """Refuses to build for another runtime than that of the metadata: a source distribution keeps its own. Builds the
+    native executor, except for a source distribution."""
+
+    def dependencies(self) -> list[str]:
+        """A compiler, where this machine has none."""
+        return [] if self.target_name == "sdist" or self._native().compiler() else ["ziglang>=0.15,<0.16"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        """Raises ValueError."""
+        """Raises ValueError. Where the native executor cannot be built, a line says so, and HMC works without it."""
         runtime = "cpu" if self.metadata.version.endswith("+cpu") else "gpu"
         if asked() != runtime:
             raise ValueError(f"{RUNTIME}={asked()}: this source distribution is for {runtime}; build from a checkout")
+        if self.target_name == "sdist":
+            return
+        native = self._native()
+        command = native.compiler()
+        if command is None:
+            self.app.display_warning(
+                "no C compiler: HMC is built without its native executor, and ONNX Runtime runs all"
+            )
+            return
+        try:
+            built = native.build_all(native.HERE / "built", command)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.app.display_warning(f"HMC is built without its native executor, and ONNX Runtime runs all: {error}")
+            return
+        build_data["artifacts"] += [str(path.relative_to(self.root)) for path in built]
+
+    def _native(self) -> Any:
+        """The module that builds the native executor; it imports nothing of HMC."""
+        path = Path(self.root) / "engine" / "hmc" / "engine" / "native" / "build.py"
+        spec = importlib.util.spec_from_file_location("native_build", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module

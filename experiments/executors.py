@@ -1,10 +1,10 @@
 """Compares the translations and scores of two executors.
 
     python -m experiments.executors BUNDLE --source FILE [--sentences 200] [--levels full,full-int8] [--beams 1,4]
+        [--executors onnxruntime,reference]
 
-Each sentence is translated by ONNX Runtime, with the graph for beam search also at beam 1 (the greedy graph rounds
-otherwise), and by the reference executor. Prints how many translations are equal, and the largest and the mean
-difference of the scores of equal ones.
+Each sentence is translated by both. At beam 1 ONNX Runtime too takes the graph for beam search (the greedy graph rounds
+otherwise). Prints how many translations are equal, and the largest and the mean difference of the scores of equal ones.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from experiments.support.script import run_script
+from hmc.engine.support import EXECUTORS, Executor
 from hmc.serving import DecodeOptions, Translation, Translator
 
 
-def translated(bundle: Path, level: str, executor: str, texts: list[str], beam: int) -> list[Translation]:
+def translated(bundle: Path, level: str, executor: Executor, texts: list[str], beam: int) -> list[Translation]:
     """Translations of texts, a sentence each."""
     # With patience a single row is searched by the graph for beam search, and not by the greedy one.
     options = DecodeOptions(beam_size=beam, patience=2.0 if beam == 1 else None)
@@ -34,16 +35,18 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--levels", default="full,full-int8")
     parser.add_argument("--beams", default="1,4")
+    parser.add_argument("--executors", default="onnxruntime,reference", help="two of them")
     options = parser.parse_args()
+    one, other = (name for name in EXECUTORS if name in options.executors.split(","))
     texts = options.source.read_text(encoding="utf-8").splitlines()[: options.sentences]
     print("| level | beam | equal | largest difference of scores | mean |")
     print("|---|---|---|---|---|")
     for level in options.levels.split(","):
         for beam in map(int, options.beams.split(",")):
-            graphs = translated(options.bundle, level, "onnxruntime", texts, beam)
-            ours = translated(options.bundle, level, "reference", texts, beam)
+            graphs = translated(options.bundle, level, one, texts, beam)
+            ours = translated(options.bundle, level, other, texts, beam)
             pairs = list(zip(graphs, ours, strict=True))
-            differences = [abs(one.score - other.score) for one, other in pairs if one.text == other.text]
+            differences = [abs(first.score - second.score) for first, second in pairs if first.text == second.text]
             equal = f"{len(differences)} of {len(texts)}"
             print(f"| {level} | {beam} | {equal} | {max(differences):.2g} | {np.mean(differences):.2g} |", flush=True)
 

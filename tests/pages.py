@@ -51,6 +51,8 @@ executor runs one of the two. `--executor` of `hmc translate`, `hmc score` and `
 
 - `onnxruntime` runs the graphs: every level, every option, every device. It is the default, and what runs levels that
   were compiled before there were programs.
+- `native` runs the program in C, on a CPU: greedy and beam search inside, many steps a call. Its answers are those of
+  `reference`, bit for bit, on every processor.
 - `reference` runs the program in NumPy, a sentence and a row at a time, some hundred times slower. It says what a
   program means, to the bit. Other executors are compared with it.
 

@@ -26,7 +26,9 @@ from hmc.compiler.precisions.linears import FloatLinears, Linears
 from hmc.compiler.programs import ProgramWriter
 from hmc.compiler.weights import SlimModel, slim_model
 from hmc.engine.choosing import best_tokens, log_sum_exp
-from hmc.engine.reference import OwnCaches, ReferenceLevel
+from hmc.engine.native import library
+from hmc.engine.native.level import NativeBatch, NativeLevel, Rule
+from hmc.engine.reference import OwnCaches, ReferenceLevel, Step
 
 SOURCES = [[5, 9, 40, 7, 0], [11, 0], [90, 3, 3, 61, 17, 28, 99, 0]]
 TARGETS = [[8, 30, 0], [44, 45, 46, 47, 0], [100, 0]]
@@ -51,15 +53,42 @@ def reference(model: SlimModel, linears: Linears, encoder_linears: Linears | Non
 
 
 def log_probs(level: ReferenceLevel, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> np.ndarray:
-    """`[B, T, V]`, as `GraphRunner.log_probs`."""
+    """`[B, T, V]`, as `GraphRunner.log_probs`. Where the native executor runs the program, its logits and attention are
+    the same bits."""
     encoded = [level.encode(source) for source in sources]
     own, steps = OwnCaches(), []
     tokens = np.full(len(sources), level.arch.decoder_start)
-    for position in range(max(map(len, targets))):
-        logits = level.step(tokens, np.full(len(sources), position), own, encoded).logits
+    most = max(map(len, targets))
+    batch = native_batch(level, sources, most)
+    for position in range(most):
+        step = level.step(tokens, np.full(len(sources), position), own, encoded)
+        logits = step.logits
+        if batch is not None:
+            assert_same_step(batch.step(tokens, attention=True), step)
         steps.append(logits - log_sum_exp(logits, level.candidates.block)[:, None])
         tokens = np.array([t[position] if position < len(t) else level.arch.eos_id for t in targets])
     return np.stack(steps, axis=1)
+
+
+def native_batch(
+    level: ReferenceLevel, sources: Sequence[Sequence[int]], limit: int, rows: int = 1
+) -> NativeBatch | None:
+    """Sentences in a batch of the native executor; None where it does not run the program."""
+    native = library.best()
+    if native is None or level.program.type != "float32":
+        return None
+    batch = NativeBatch(NativeLevel(native, level.program, level.arch, level.tensors), rows=1)
+    batch.admit(sources, [Rule(limit)] * len(sources))
+    return batch
+
+
+def assert_same_step(ours: tuple[np.ndarray, list[np.ndarray]], theirs: Step) -> None:
+    """The logits and the attention of every row have the same bits."""
+    logits, attention = ours
+    np.testing.assert_array_equal(logits, theirs.logits)
+    for layer, found in zip(sorted(theirs.attention), attention, strict=True):
+        for row, weights in enumerate(theirs.attention[layer]):
+            np.testing.assert_array_equal(found[row, :, : weights.shape[1]], weights)
 
 
 def both(model: SlimModel, linears: Linears) -> tuple[np.ndarray, np.ndarray]:

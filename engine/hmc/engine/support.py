@@ -1,6 +1,6 @@
 """Which executor does what: options of a request, forms of a model and precisions × executors.
 
-`docs/executors.md` prints it. Both executors have every option. A level whose precision its executor does not run is
+`docs/executors.md` prints it. All executors have every option. A level whose precision its executor does not run is
 refused when it is loaded.
 """
 
@@ -12,8 +12,8 @@ from typing import Literal, get_args
 
 from hmc.artifact.precisions import Precision
 
-Executor = Literal["onnxruntime", "reference"]
-"""What runs a level: `onnxruntime` its graphs, `reference` its step program in NumPy."""
+Executor = Literal["onnxruntime", "native", "reference"]
+"""What runs a level: `onnxruntime` its graphs, `native` its step program in C, `reference` the same in NumPy."""
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 
@@ -29,23 +29,24 @@ class Place(Enum):
 INSIDE, HOST = Place.INSIDE, Place.HOST
 
 OPTIONS: Mapping[str, Mapping[Executor, Place]] = {
-    "greedy search, beams up to 16, n-best": {"onnxruntime": HOST, "reference": HOST},
-    "lengths, length penalty, patience": {"onnxruntime": HOST, "reference": HOST},
-    "target prefix": {"onnxruntime": HOST, "reference": HOST},
-    "scoring a given translation": {"onnxruntime": HOST, "reference": HOST},
-    "suppressed tokens and phrases, n-grams": {"onnxruntime": HOST, "reference": HOST},
-    "repetition penalty": {"onnxruntime": INSIDE, "reference": INSIDE},
-    "alignment, coverage penalty": {"onnxruntime": INSIDE, "reference": INSIDE},
-    "token scores": {"onnxruntime": INSIDE, "reference": INSIDE},
-    "sampling among all tokens": {"onnxruntime": INSIDE, "reference": INSIDE},
-    "sampling with top-k and top-p": {"onnxruntime": HOST, "reference": HOST},
-    "vocabulary shortlists": {"onnxruntime": INSIDE, "reference": INSIDE},
-    "pieces of a translation while it is searched for": {"onnxruntime": HOST, "reference": HOST},
+    "greedy search, beams up to 16, n-best": {"onnxruntime": HOST, "native": INSIDE, "reference": HOST},
+    "lengths, length penalty, patience": {"onnxruntime": HOST, "native": INSIDE, "reference": HOST},
+    "target prefix": {"onnxruntime": HOST, "native": HOST, "reference": HOST},
+    "scoring a given translation": {"onnxruntime": HOST, "native": HOST, "reference": HOST},
+    "suppressed tokens and phrases, n-grams": {"onnxruntime": HOST, "native": HOST, "reference": HOST},
+    "repetition penalty": {"onnxruntime": INSIDE, "native": INSIDE, "reference": INSIDE},
+    "alignment, coverage penalty": {"onnxruntime": INSIDE, "native": INSIDE, "reference": INSIDE},
+    "token scores": {"onnxruntime": INSIDE, "native": INSIDE, "reference": INSIDE},
+    "sampling among all tokens": {"onnxruntime": INSIDE, "native": INSIDE, "reference": INSIDE},
+    "sampling with top-k and top-p": {"onnxruntime": HOST, "native": HOST, "reference": HOST},
+    "vocabulary shortlists": {"onnxruntime": INSIDE, "native": INSIDE, "reference": INSIDE},
+    "pieces of a translation while it is searched for": {"onnxruntime": HOST, "native": HOST, "reference": HOST},
 }
 """Of graphs in host form. On CUDA, graphs in device form search inside where nothing else is asked for."""
 
 PRECISIONS_OF: Mapping[Executor, tuple[Precision, ...]] = {
     "onnxruntime": ("fp32", "fp16", "bf16", "int8", "int4"),
+    "native": ("fp32", "int8"),
     "reference": ("fp32", "fp16", "bf16", "int8"),
 }
 """Precisions of the levels that an executor runs. `Architecture` has no field that one of them does not know."""

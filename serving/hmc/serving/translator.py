@@ -13,7 +13,7 @@ from types import TracebackType
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
-from hmc.engine.support import EXECUTORS
+from hmc.engine.support import EXECUTORS, Executor
 from hmc.serving.documents.dividing import Divided
 from hmc.serving.documents.in_turn import InTurn
 from hmc.serving.documents.local import translate_texts
@@ -24,7 +24,7 @@ from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, Device, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of, parse_budget
 from hmc.serving.runtime.packed_weights import cache_folder
-from hmc.serving.runtime.reference import ReferenceSessions
+from hmc.serving.runtime.programs import ProgramSessions
 from hmc.serving.runtime.sessions import LevelSessions, in_device_form
 from hmc.serving.runtime.threads import check_threads
 from hmc.serving.scheduling.division import Division, given_division, measured_division
@@ -43,7 +43,7 @@ class Translator:
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
         cache: str | Path = "auto", workers: int = 0, gpu_memory: str | None = None,
-        gpu_attention: CudaAttention = "plain", executor: str = "onnxruntime",
+        gpu_attention: CudaAttention = "plain", executor: Executor = "onnxruntime",
     ) -> None:  # fmt: skip
         """Loads a level. level: its name; None is the bundle's default. device: auto, cpu, cuda, cuda:N, or
         several such as cuda:0,cuda:1, of which each gets a replica; `max_rows` and `max_tokens` are those of each.
@@ -62,7 +62,8 @@ class Translator:
         gpu_memory: the most memory that all levels of this process may reserve on each CUDA device, such as 8GiB or 80%
         of what was free at first; the last value given counts. None: as it is, at first 80%. gpu_attention: how CUDA
         computes attention (`hmc.serving.runtime.device.SDPA_KERNELS`). executor: what runs the level, `onnxruntime` its
-        graphs, or `reference` its step program, which is some hundred times slower (`hmc.engine.support`).
+        graphs, `native` its step program in C, or `reference` that program in NumPy, which is some hundred times slower
+        (`hmc.engine.support`).
 
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError,
         FailedPreconditionError if the level does not fit into a device's memory, and InvalidRequestError for settings
@@ -77,9 +78,9 @@ class Translator:
         path = Path(bundle)
         self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
-        if executor == "reference":
+        if executor != "onnxruntime":
             if device not in ("auto", "cpu"):
-                raise InvalidRequestError(f"executor reference runs on a CPU: choose device cpu, not {device}")
+                raise InvalidRequestError(f"executor {executor} runs on a CPU: choose device cpu, not {device}")
             chosen = [Device("cpu")]
         else:
             chosen = resolve_devices(device, self.level)
@@ -100,8 +101,8 @@ class Translator:
         folder = cache_folder(cache)
 
         def open_with(each: Device, division: Division) -> LevelSessions:
-            if executor == "reference":
-                return ReferenceSessions.open_program(path, arch, self.level)
+            if executor != "onnxruntime":
+                return ProgramSessions.open_program(path, arch, self.level, executor)
             return LevelSessions.open(
                 path, arch, self.level, each, division.threads, folder, division.workers, attention=gpu_attention
             )

@@ -13,6 +13,7 @@ from tests.manifests import changed_manifest
 from tests.once import Once
 
 from hmc.artifact import InvalidRequestError, Precision
+from hmc.engine.support import Executor
 from hmc.serving import DecodeOptions, Sampling, Translation, Translator
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
@@ -34,7 +35,9 @@ OPTIONS = {
 }
 
 
-def translated(bundle: Path, level: str, executor: str, options: DecodeOptions, prefix: str = "") -> list[Translation]:
+def translated(
+    bundle: Path, level: str, executor: Executor, options: DecodeOptions, prefix: str = ""
+) -> list[Translation]:
     prefixes = [prefix] * len(TEXTS) if prefix else []
     with Translator(bundle, level, device="cpu", threads=1, workers=1, executor=executor) as translator:
         return translator.translate(TEXTS, options, prefixes, segmentation="none")
@@ -125,8 +128,8 @@ def test_what_it_does_not_run(halves: Path, lively_bundle: Path, tmp_path: Path)
         Translator(halves, "full-int4", executor="reference")
     with pytest.raises(InvalidRequestError, match="runs on a CPU: choose device cpu, not cuda"):
         Translator(lively_bundle, "full", device="cuda", executor="reference")
-    with pytest.raises(InvalidRequestError, match="executor 'cuda': choose onnxruntime or reference"):
-        Translator(lively_bundle, "full", executor="cuda")
+    with pytest.raises(InvalidRequestError, match="executor 'cuda': choose onnxruntime or native or reference"):
+        Translator(lively_bundle, "full", executor="cuda")  # type: ignore[arg-type]
     old = Path(shutil.copytree(lively_bundle, tmp_path / "old"))
     with changed_manifest(old) as raw:
         for level in raw["levels"]:

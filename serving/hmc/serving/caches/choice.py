@@ -12,10 +12,10 @@ from hmc.serving.caches.host import HostCaches, LoneRowCaches
 from hmc.serving.caches.interface import Caches
 from hmc.serving.caches.pools import MASKED
 from hmc.serving.caches.positions import Positions, RowPositions, TreePositions, most_heads
-from hmc.serving.caches.reference import ReferenceCaches
+from hmc.serving.caches.programs import program_caches
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.processor import instructions
-from hmc.serving.runtime.reference import ReferenceSessions
+from hmc.serving.runtime.programs import ProgramSessions
 from hmc.serving.runtime.sessions import LevelSessions
 
 SAME_RESULT_ALONE = "avx512_vnni"
@@ -29,8 +29,8 @@ def caches_for(
 
     max_rows, max_tokens: of the batch (see `Chain`); they bound what is held on a device. Raises InvalidArtifactError.
     """
-    if isinstance(sessions, ReferenceSessions):
-        return ReferenceCaches(sessions, rows)
+    if isinstance(sessions, ProgramSessions):
+        return program_caches(sessions, rows)
     if sessions.device_form:
         return device_caches(sessions, variant, rows, max_rows, max_tokens)
     return host_caches(sessions, variant, rows)

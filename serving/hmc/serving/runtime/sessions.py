@@ -78,6 +78,11 @@ class LevelSessions:
         """Whether the level's graphs keep their state in memory of the device, see `in_device_form`."""
         return in_device_form(self.level)
 
+    @property
+    def searches_inside(self) -> bool:
+        """Whether greedy and beam search run in what computes the level, many steps a call."""
+        return self.device_form
+
     @cached_property
     def memory(self) -> LevelMemory:
         """The part of the device's account for the caches of this level."""

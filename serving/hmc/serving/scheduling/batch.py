@@ -87,7 +87,7 @@ class HostBatch:
         if failed := [index for index in done if self.state.failed(index)]:
             self.caches.clean(failed)
         if outcome.ended:
-            stay = _compact(len(self.jobs), done | cancelled)
+            stay = compact(len(self.jobs), done | cancelled)
             in_sentence = (result.parents.reshape(-1, beam) % beam)[stay]
             self._keep(stay)
             parents = (np.arange(len(stay))[:, None] * beam + in_sentence).reshape(-1)
@@ -152,7 +152,7 @@ def certain_tokens(state: DecodeState, sentence: int) -> tuple[int, ...]:
     return tuple(int(column[0]) for column in shared)
 
 
-def _compact(count: int, gone: set[int]) -> list[int]:
+def compact(count: int, gone: set[int]) -> list[int]:
     """The order that closes the gaps with the fewest moves: sentences from the end fill them."""
     left = count - len(gone)
     spare = iter([i for i in range(count - 1, left - 1, -1) if i not in gone])

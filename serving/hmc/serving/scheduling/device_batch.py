@@ -17,14 +17,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from hmc.artifact.bundle.manifest import SEARCH_VARIANTS
+from hmc.engine.native.level import NativeLevel
 from hmc.serving.arrays import Ints
 from hmc.serving.caches.searches import FIRST_RUN_STEPS, Beginning, Searches
 from hmc.serving.decoding.history import FAILED, Ended, hypotheses
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.requests.results import Decoded
 from hmc.serving.runtime import turns
+from hmc.serving.runtime.programs import ProgramSessions
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.batch import HostBatch, Outcome
+from hmc.serving.scheduling.native_batch import NativeSearchBatch
 
 EVERY, AT_MOST = 4, 8
 """Steps after which the host looks whether searches have ended: usually, and at most if none can have ended. Looking
@@ -265,6 +268,9 @@ def batch_for(sessions: LevelSessions, mode: Mode, max_rows: int, max_tokens: in
     """An empty batch of this mode. max_rows, max_tokens: bounds of its caches on a device, see `Chain`. Opens the
     mode's graphs if they are not open; raises InvalidArtifactError, and FailedPreconditionError if a device has too
     little memory."""
+    if mode.variant in SEARCH_VARIANTS and isinstance(sessions, ProgramSessions):
+        assert isinstance(sessions.program, NativeLevel)
+        return NativeSearchBatch(sessions.program, mode)
     if mode.variant in SEARCH_VARIANTS:
         return DeviceBatch.open(sessions, mode, max_rows, max_tokens)
     return HostBatch(sessions, mode, max_rows, max_tokens)

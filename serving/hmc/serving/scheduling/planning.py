@@ -13,6 +13,7 @@ from hmc.serving.decoding.sampling import uniforms
 from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.runtime.programs import ProgramSessions
 from hmc.serving.runtime.sessions import LevelSessions
 
 
@@ -50,10 +51,12 @@ def plan_job(
     )
 
 
-def why_on_host(options: DecodeOptions, constraints: Constraints, progress: Progress | None = None) -> str | None:
-    """Why the search of a request has to run on the host, step by step, also where a level's graphs can search on the
-    device. None: nothing that the request asks for needs that, so it is greedy or beam search with at most a length
-    penalty, limits of length and several answers."""
+def why_on_host(
+    options: DecodeOptions, constraints: Constraints, progress: Progress | None = None, *, any_patience: bool = False
+) -> str | None:
+    """Why the search of a request has to run on the host, step by step, also where a level's executor can search.
+    None: nothing that the request asks for needs that, so it is greedy or beam search with at most a length
+    penalty, limits of length and several answers. any_patience: whether the executor counts ended hypotheses."""
     reasons = (
         (options.sampling is not None, "sampling draws by numbers that the host gives"),
         (constraints.complete, "a given translation is only scored"),
@@ -63,7 +66,10 @@ def why_on_host(options: DecodeOptions, constraints: Constraints, progress: Prog
         (options.alignment, "alignment records the attention of every step"),
         (options.coverage_penalty > 0, "a coverage penalty reads the attention of every step"),
         (options.repetition_penalty != 1.0, "a repetition penalty lowers the tokens that a row has"),
-        (options.enough is not None, "patience counts ended hypotheses, which may be more than the beam"),
+        (
+            options.enough is not None and not any_patience,
+            "patience counts ended hypotheses, which may be more than the beam",
+        ),
     )
     return next((reason for asked, reason in reasons if asked), None)
 
@@ -72,7 +78,8 @@ def _variant(
     sessions: LevelSessions, options: DecodeOptions, constraints: Constraints, progress: Progress | None
 ) -> Variant | None:
     """The decoder graph that the options need."""
-    if sessions.device_form and why_on_host(options, constraints, progress) is None:
+    any_patience = isinstance(sessions, ProgramSessions)
+    if sessions.searches_inside and why_on_host(options, constraints, progress, any_patience=any_patience) is None:
         return "search_greedy" if options.rows == 1 else "search_beam"
     needed: Variant | None = "attention" if options.needs_attention or options.repetition_penalty != 1.0 else None
     if options.sampling is not None:

@@ -51,7 +51,8 @@ class ServerSettings:
     gpu_attention: CudaAttention = "plain"
     """How CUDA computes attention: "plain", "efficient" or "cudnn"."""
     executor: Executor = "onnxruntime"
-    """What runs the levels: "onnxruntime", their graphs; or "reference", their step programs, to compare with."""
+    """What runs the levels: "onnxruntime", their graphs; "native", their step programs in C; or "reference", the same in
+    NumPy, to compare with."""
     levels: tuple[str, ...] | None = None
     """Levels to load at the start, besides the default level. None: all levels that run on the device."""
     default_level: str | None = None

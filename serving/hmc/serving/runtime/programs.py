@@ -1,4 +1,4 @@
-"""A level that the reference executor runs, in place of ONNX Runtime's sessions."""
+"""A level that is run by its step program, in place of ONNX Runtime's sessions."""
 
 from __future__ import annotations
 
@@ -10,37 +10,48 @@ from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.program.operations import program_path
+from hmc.engine.native import library
+from hmc.engine.native.level import NativeLevel
 from hmc.engine.reference import ReferenceLevel
-from hmc.engine.support import PRECISIONS_OF
+from hmc.engine.support import PRECISIONS_OF, Executor
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.graphs import check_unchanged
 from hmc.serving.runtime.sessions import LevelSessions
 
 
-class ReferenceSessions(LevelSessions):
+class ProgramSessions(LevelSessions):
     """The level's step program. Nothing of ONNX Runtime is opened."""
 
-    program: ReferenceLevel
+    program: ReferenceLevel | NativeLevel
 
     @classmethod
-    def open_program(cls, bundle: Path, arch: Architecture, level: Level) -> ReferenceSessions:
+    def open_program(cls, bundle: Path, arch: Architecture, level: Level, executor: Executor) -> ProgramSessions:
         """Opens a level. Raises InvalidRequestError where the executor cannot run it, InvalidArtifactError for files
         that cannot be read, and FailedPreconditionError for files that have changed since the bundle was validated."""
-        if level.precision not in PRECISIONS_OF["reference"]:
+        if level.precision not in PRECISIONS_OF[executor]:
             raise InvalidRequestError(
-                f"executor reference: level {level.name!r} is {level.precision}; it runs "
-                f"{', '.join(PRECISIONS_OF['reference'])}"
+                f"executor {executor}: level {level.name!r} is {level.precision}; it runs "
+                f"{', '.join(PRECISIONS_OF[executor])}"
             )
         if program_path(level.name) not in level.files:
             raise InvalidRequestError(
-                f"executor reference: level {level.name!r} has no step program; compile the bundle again"
+                f"executor {executor}: level {level.name!r} has no step program; compile the bundle again"
+            )
+        native = library.best() if executor == "native" else None
+        if executor == "native" and native is None:
+            raise InvalidRequestError(
+                "executor native: this installation has no library for it; build it with "
+                "`python -m hmc.engine.native.build`, or choose executor onnxruntime"
             )
         for name in level.files:
             if not name.endswith(".onnx"):
                 check_unchanged(bundle, name, level.files)
         opened = cls(arch, level, Device("cpu"), None, scores_wanted=True)
         try:
-            opened.program = ReferenceLevel.open(bundle, level.name, arch)
+            if native is None:
+                opened.program = ReferenceLevel.open(bundle, level.name, arch)
+            else:
+                opened.program = NativeLevel.open(native, bundle, level.name, arch)
         except OSError as error:
             raise InvalidArtifactError(
                 f"level {level.name}", [f"{error.filename} cannot be read: {error.strerror}"], "Let this user read it."
@@ -54,8 +65,13 @@ class ReferenceSessions(LevelSessions):
 
     @property
     def device_form(self) -> bool:
-        """The search is on the host."""
+        """There is no device."""
         return False
+
+    @property
+    def searches_inside(self) -> bool:
+        """Whether the executor searches by itself. Rows that see a shortlist only are searched for on the host."""
+        return isinstance(self.program, NativeLevel) and self.lexicon is None
 
     def has(self, variant: Variant) -> bool:
         """The program computes what every variant does."""

@@ -1,0 +1,1 @@
+"""The native executor: step programs of int8 levels in C."""

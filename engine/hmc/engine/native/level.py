@@ -1,0 +1,320 @@
+"""Levels and batches of the native executor, as Python sees them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.program import operations as ops
+from hmc.artifact.program.operations import Program, read_program
+from hmc.engine.arithmetic import Float32
+from hmc.engine.native import library as c
+from hmc.engine.tensors import Tensor, read_tensors
+
+F = np.float32
+Int32 = npt.NDArray[np.int32]
+KINDS = {
+    ops.Embed: 0,
+    ops.FusedLinear: 1,
+    ops.AttendEncoder: 2,
+    ops.StoreSource: 3,
+    ops.AttendSelf: 4,
+    ops.AttendSource: 5,
+    ops.TopCandidates: 6,
+}
+ACTIVATIONS = {None: 0, "relu": 1, "swish": 2, "gelu": 3}
+RUNS, ENDED, FAILED = range(3)
+"""States of a sentence."""
+
+
+def _check(result: int, what: str) -> int:
+    """Raises MemoryError or ValueError for a call that failed."""
+    if result == c.NO_MEMORY:
+        raise MemoryError(f"native executor: no memory to {what}")
+    if result < 0:
+        raise ValueError(f"native executor: cannot {what}: an argument is not one that it takes")
+    return result
+
+
+class _Lists:
+    """The operations of a program as C structures, with numbered values, and everything that must stay alive."""
+
+    def __init__(self, program: Program, arch: Architecture, tensors: dict[str, Tensor]) -> None:
+        self.arch = arch
+        self.tensors = tensors
+        self.kept: list[Any] = []
+        self.numbers: dict[str, int] = {}
+        self.widths: list[int] = []
+        self.encode = self._list(program.encode)
+        self.numbers = {}
+        self.step = self._list(program.step)
+
+    def _list(self, operations: Sequence[ops.Operation]) -> Any:
+        array = (c.Operation * len(operations))()
+        for struct, operation in zip(array, operations, strict=True):
+            struct.kind = KINDS[type(operation)]
+            for name in ("input", "output", "parts", "residual", "sum_output", "norm_output"):
+                setattr(struct, name, -1)
+            if isinstance(operation, ops.Embed):
+                self._embed(struct, operation)
+            elif isinstance(operation, ops.FusedLinear):
+                self._linear(struct, operation)
+            elif isinstance(operation, ops.TopCandidates):
+                self._product(struct, operation.product)
+                struct.input = self.numbers[operation.input]
+                struct.block = operation.block
+            else:
+                self._attention(struct, operation)
+        self.kept.append(array)
+        return array
+
+    def _embed(self, struct: c.Operation, operation: ops.Embed) -> None:
+        table = self.tensors[operation.table]
+        struct.table_is_int8 = table.dtype == np.int8
+        struct.table = self._pointer(table)
+        if operation.scales:
+            struct.table_scales = self._pointer(self.tensors[operation.scales])
+        struct.factor = operation.factor
+        struct.positions = self._pointer(self.tensors[operation.positions])
+        struct.outputs = table.shape[1]
+        struct.output = self._value(operation.output, table.shape[1])
+
+    def _linear(self, struct: c.Operation, operation: ops.FusedLinear) -> None:
+        if operation.sum is not None:
+            struct.residual = self.numbers[operation.sum.residual]
+            width = self.widths[struct.residual]
+            if operation.sum.parts is not None:
+                struct.parts = self.numbers[operation.sum.parts]
+            if operation.sum.bias is not None:
+                struct.sum_bias = self._pointer(self.tensors[operation.sum.bias])
+            if operation.sum.output is not None:
+                struct.sum_output = self._value(operation.sum.output, width)
+        else:
+            assert operation.input is not None
+            struct.input = self.numbers[operation.input]
+            width = self.widths[struct.input]
+        if operation.norm is not None:
+            struct.norm_weight = self._pointer(self.tensors[operation.norm.weight])
+            struct.norm_bias = self._pointer(self.tensors[operation.norm.bias])
+            struct.epsilon = operation.norm.epsilon
+            if operation.norm.output is not None:
+                struct.norm_output = self._value(operation.norm.output, width)
+        struct.inputs = width
+        struct.activation = ACTIVATIONS[operation.activation]
+        if operation.product is not None:
+            assert operation.output is not None
+            self._product(struct, operation.product)
+            struct.output = self._value(operation.output, operation.product.outputs)
+
+    def _product(self, struct: c.Operation, product: ops.Product) -> None:
+        matrices = (c.Matrix * len(product.matrices))()
+        for entry, matrix in zip(matrices, product.matrices, strict=True):
+            entry.weight = self._pointer(self.tensors[matrix.weight])
+            entry.outputs = matrix.outputs
+            if product.range is not None:
+                assert matrix.scales is not None
+                entry.scales = self._pointer(F(product.range.scale) * self.tensors[matrix.scales])
+            if matrix.bias is not None:
+                entry.bias = self._pointer(self.tensors[matrix.bias])
+        self.kept.append(matrices)
+        struct.matrix = matrices
+        struct.matrices = len(matrices)
+        struct.inputs = product.inputs
+        struct.outputs = product.outputs
+        struct.range = _range(product.range)
+
+    def _attention(
+        self, struct: c.Operation, operation: ops.AttendEncoder | ops.StoreSource | ops.AttendSelf | ops.AttendSource
+    ) -> None:
+        struct.input = self.numbers[operation.input]
+        struct.heads = operation.heads
+        struct.width = operation.width
+        struct.key = _range(operation.key)
+        struct.value = _range(operation.value)
+        if not isinstance(operation, ops.AttendEncoder):
+            struct.plane = operation.plane
+        if isinstance(operation, ops.StoreSource):
+            return
+        struct.scale = operation.scale
+        struct.output = self._value(operation.output, operation.heads * operation.width)
+        struct.query = _range(operation.query)
+        if operation.query is not None and operation.key is not None and operation.value is not None:
+            unsigned, signed = sorted((operation.query, operation.key), key=lambda each: each.signed)
+            struct.score_factor = F(unsigned.scale) * F(signed.scale * operation.scale)
+            struct.value_factor = F(1 / 255) * F(operation.value.scale)
+
+    def _value(self, name: str, width: int) -> int:
+        """The number of a new value. Values of both lists have numbers of their own."""
+        self.numbers[name] = len(self.widths)
+        self.widths.append(width)
+        return self.numbers[name]
+
+    def _pointer(self, tensor: Tensor) -> int:
+        contiguous = np.ascontiguousarray(tensor, np.int8 if tensor.dtype == np.int8 else F)
+        self.kept.append(contiguous)
+        return int(contiguous.ctypes.data)
+
+
+def _range(found: ops.Range | None) -> c.Range:
+    if found is None:
+        return c.Range(0, 0, 0, 0.0)
+    return c.Range(1, found.zero_point, int(found.signed), found.scale)
+
+
+class NativeLevel:
+    """A level, run by its program in C. Several threads may use it at once, each with batches of its own."""
+
+    def __init__(self, library: ctypes.CDLL, program: Program, arch: Architecture, tensors: dict[str, Tensor]) -> None:
+        """tensors: by the names in the program, as `read_tensors` gives them. Raises ValueError for a program that
+        the library does not run, and MemoryError."""
+        self.library = library
+        self.program = program
+        self.arch = arch
+        self._handle: int | None = None
+        lists = _Lists(program, arch, tensors)
+        widths = (ctypes.c_int32 * len(lists.widths))(*lists.widths)
+        struct = c.ProgramStruct(
+            arch.vocab_size, arch.max_positions, arch.source_size, arch.pad_id, arch.eos_id, arch.decoder_start,
+            len(lists.widths), widths, len(lists.encode), len(lists.step), lists.encode, lists.step,
+        )  # fmt: skip
+        handle = ctypes.c_void_p()
+        _check(library.hmc_open(ctypes.byref(struct), ctypes.byref(handle)), "open the level")
+        self._handle = handle.value
+        self._kept = [kept for kept in lists.kept if isinstance(kept, np.ndarray)]
+        last = program.step[-1]
+        assert isinstance(last, ops.TopCandidates)
+        self.candidates = last
+        self.attentions = [each for each in program.step if isinstance(each, ops.AttendSource)]
+
+    @classmethod
+    def open(cls, library: ctypes.CDLL, bundle: Path, level: str, arch: Architecture) -> NativeLevel:
+        """Opens a level of a bundle that was validated. Raises InvalidArtifactError where it has no program."""
+        program = read_program(bundle, level)
+        return cls(library, program, arch, read_tensors(bundle, program))
+
+    def __del__(self) -> None:
+        if self._handle:
+            self.library.hmc_close(self._handle)
+            self._handle = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When the search of a sentence ends."""
+
+    limit: int
+    min_length: int = 1
+    length_penalty: float = 1.0
+    enough: int = 0
+    """Ended hypotheses that end the search; 0: as many as there are rows, and none that runs is better."""
+
+
+class NativeBatch:
+    """Sentences that are decoded together. For one thread at a time."""
+
+    def __init__(self, level: NativeLevel, rows: int) -> None:
+        """rows: hypotheses of each sentence, 1 to 16."""
+        self.level = level
+        self.rows = rows
+        self.count = 0
+        self.sources: list[int] = []
+        self._library = level.library
+        self._handle: int | None = None
+        handle = ctypes.c_void_p()
+        _check(self._library.hmc_batch_open(level._handle, rows, ctypes.byref(handle)), "open a batch")
+        self._handle = handle.value
+        self.stop = np.zeros(1, np.int32)
+        """Set to 1 by another thread: `run` returns after its present step."""
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        if self._handle:
+            self._library.hmc_batch_close(self._handle)
+            self._handle = None
+
+    __del__ = close
+
+    def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[Rule]) -> None:
+        """Encodes sentences, token ids with EOS, and appends them."""
+        starts = np.zeros(len(sources) + 1, np.int32)
+        np.cumsum([len(source) for source in sources], out=starts[1:])
+        tokens = np.concatenate([np.asarray(source, np.int32) for source in sources])
+        tables = []
+        structs = (c.Rules * len(rules))()
+        for struct, rule in zip(structs, rules, strict=True):
+            table = (ctypes.c_double * (rule.limit + 1))(
+                *[max(n, 1) ** rule.length_penalty for n in range(rule.limit + 1)]
+            )
+            tables.append(table)
+            struct.limit = rule.limit
+            struct.min_length = rule.min_length
+            struct.enough = rule.enough
+            struct.penalties = table
+        result = self._library.hmc_admit(self._handle, len(sources), starts.ctypes.data, tokens.ctypes.data, structs)
+        _check(result, "admit sentences")
+        self.count += len(sources)
+        self.sources += [len(source) for source in sources]
+
+    def keep(self, order: Sequence[int]) -> None:
+        """Sentence i becomes what sentence order[i] was; the others go."""
+        kept = np.asarray(order, np.int32)
+        _check(self._library.hmc_keep(self._handle, len(kept), kept.ctypes.data), "keep sentences")
+        self.count = len(kept)
+        self.sources = [self.sources[index] for index in order]
+
+    def run(self, steps: int) -> int:
+        """Runs up to so many steps, until a sentence has ended or `stop` is set. Returns how many."""
+        return _check(self._library.hmc_run(self._handle, steps, self.stop.ctypes.data), "run")
+
+    def states(self) -> tuple[Int32, Int32]:
+        """RUNS, ENDED or FAILED of each sentence, and its tokens so far; `[count]` each."""
+        states, lengths = np.zeros(self.count, np.int32), np.zeros(self.count, np.int32)
+        self._library.hmc_states(self._handle, states.ctypes.data, lengths.ctypes.data)
+        return states, lengths
+
+    def collect(self, sentences: Sequence[int], steps: int, hypotheses: int) -> tuple[npt.NDArray[Any], ...]:
+        """What n sentences have found in up to T = `steps` steps: ranks, totals, lengths, rows, complete and finals of
+        hypotheses `[n, hypotheses]`, best first (a rank of −∞: there is none), and the tokens, parents and scores of
+        each step `[n, T, rows]`. What these mean says `hmc.serving.decoding.history.Ended`."""
+        many, history = (len(sentences), hypotheses), (len(sentences), steps, self.rows)
+        arrays: list[npt.NDArray[Any]] = [np.empty(many), np.empty(many)]
+        arrays += [np.empty(many, np.int32) for _ in range(3)]
+        arrays += [np.empty(many, F), np.zeros(history, np.int32), np.zeros(history, np.int32), np.zeros(history, F)]
+        for entry, sentence in enumerate(sentences):
+            at = [array.ctypes.data + entry * array.strides[0] for array in arrays]
+            _check(self._library.hmc_collect(self._handle, sentence, hypotheses, *at[:6], steps, *at[6:]), "collect")
+        return tuple(arrays)
+
+    def step(self, tokens: npt.NDArray[Any], *, attention: bool = False) -> tuple[Float32, list[Float32]]:
+        """One step whose search is the caller's. tokens `[R]`: the last of each row.
+
+        Returns logits `[R, V]`, and for each cross-attention weights `[R, H, S]`, 0 behind the end of a source."""
+        read = np.ascontiguousarray(tokens, np.int32)
+        rows = self.count * self.rows
+        if read.shape != (rows,):
+            raise ValueError(f"tokens {read.shape}: one for each of {rows} rows")
+        logits = np.empty((rows, self.level.arch.vocab_size), F)
+        longest = max(self.sources)
+        heads = sum(each.heads for each in self.level.attentions) if attention else 0
+        weights = np.zeros((rows * heads, longest), F)
+        where = weights.ctypes.data if heads else None
+        _check(self._library.hmc_step(self._handle, read.ctypes.data, logits.ctypes.data, where, longest), "step")
+        found = []
+        first = 0
+        for each in self.level.attentions if heads else ():
+            last = first + rows * each.heads
+            found.append(weights[first:last].reshape(rows, each.heads, longest))
+            first = last
+        return logits, found
+
+    def reorder(self, parents: npt.NDArray[Any]) -> None:
+        """Row r continues row parents[r] of the same sentence."""
+        read = np.ascontiguousarray(parents, np.int32)
+        _check(self._library.hmc_reorder(self._handle, read.ctypes.data), "reorder rows")

@@ -1,0 +1,100 @@
+/* What a level and a batch are made of. */
+#ifndef HMC_INTERNAL_H
+#define HMC_INTERNAL_H
+
+#include <stddef.h>
+
+#include "kernels.h"
+
+#define PAGE 16 /* places of a page of keys and values */
+
+typedef struct {
+  hmc_operation is;
+  packed product; /* where it has matrices */
+} operation;
+
+/* A cache: keys and values of one attention. */
+typedef struct {
+  int32_t heads, width, key_bytes, value_bytes; /* of one number */
+  size_t keys, values; /* own caches: where they begin within a page */
+} plane;
+
+struct hmc_level {
+  int32_t vocabulary, positions, source_vocabulary, pad, eos, start;
+  int32_t values, *strides; /* floats between rows of each value */
+  int32_t widest, most_inputs; /* stride of the widest value; bytes of the widest quantised row */
+  int32_t encode_count, step_count, own_count, source_count, attend_count;
+  operation *encode, *step;
+  plane *own, *source;
+  size_t page_bytes;
+  int64_t bytes;
+};
+
+typedef struct {
+  double rank, total;
+  int32_t length, row, complete;
+  float final;
+} hypothesis;
+
+typedef struct {
+  int32_t source, position; /* source tokens; target tokens read */
+  uint8_t *memory; /* keys and values of the source */
+  size_t *at; /* [2 · source planes] where keys and values of each begin */
+  uint8_t **pages;
+  int32_t page_count;
+  int32_t room; /* target positions for which the arrays below have room */
+  int32_t *ancestors, *moved; /* [rows, room] place of each token of each row; the second is for reordering */
+  /* search */
+  hmc_rules rules;
+  double *penalties; /* [limit + 1] */
+  int32_t *tokens, *parents; /* [room, rows] history */
+  float *scores; /* [room, rows] */
+  double totals[HMC_MOST_ROWS];
+  int32_t last[HMC_MOST_ROWS];
+  hypothesis *ended;
+  int32_t ended_count, ended_most, state;
+} sentence;
+
+struct hmc_batch {
+  const hmc_level *level;
+  int32_t rows; /* of each sentence */
+  sentence **sentences;
+  int32_t count, most;
+  float **values; /* [values][capacity, stride] */
+  float *scratch; /* [capacity, widest] */
+  uint8_t *quantised; /* [capacity, most_inputs] */
+  int32_t *tokens, *positions, *nans; /* [capacity] */
+  int32_t capacity;
+  uint8_t **free_pages;
+  int32_t free_count, free_most;
+  float *attend; /* room for one attention */
+  size_t attend_room;
+  float *logits; /* [capacity, block] */
+  size_t logits_room;
+  float *best, *sums; /* [rows of all, K] log-probabilities; [rows of all] */
+  int32_t *ids; /* [rows of all, K] */
+  size_t best_room;
+};
+
+/* Aligned memory, or NULL. */
+void *hmc_memory(size_t bytes);
+
+int hmc_make_room(hmc_batch *batch, int32_t rows);
+
+/* Sets what the rows of a step read: the last token of each, and its place. */
+/* Row r of a sentence continues its row parents[r]. */
+void hmc_move(const hmc_batch *batch, sentence *s, const int32_t *parents);
+
+int hmc_begin_step(hmc_batch *batch, const int32_t *tokens);
+void hmc_end_step(hmc_batch *batch);
+
+int hmc_encode_sentences(hmc_batch *batch, sentence **sentences, int32_t count, const int32_t *const *tokens);
+
+/* One step of all rows, up to the input of the candidates. `batch->tokens` holds the last token of each row. attention:
+   see `hmc_step`. */
+int hmc_forward(hmc_batch *batch, float *attention, int32_t longest);
+
+/* After `hmc_forward`: the `wanted` best tokens of every row with their log-probabilities → batch->ids, batch->best. */
+int hmc_best(hmc_batch *batch, int32_t wanted);
+
+#endif

@@ -1,0 +1,114 @@
+/* The native executor: step programs in C, for levels in int8. What it computes is what hmc/engine/reference.py
+   computes, bit for bit.
+
+   Functions that can fail return 0, or a negative number of `enum hmc_error`. Nothing here keeps a pointer beyond a
+   call, except the weights of `hmc_open`, which must live as long as the level. A level may be used by several threads
+   at once, a batch by one. */
+#ifndef HMC_NATIVE_H
+#define HMC_NATIVE_H
+
+#include <stdint.h>
+
+#define HMC_INTERFACE 1
+#define HMC_MOST_ROWS 16 /* hypotheses of a sentence */
+#define HMC_MOST_WIDTH 256 /* of a head */
+
+enum hmc_error { HMC_NO_MEMORY = -1, HMC_BAD_ARGUMENT = -2 };
+
+enum hmc_kind { HMC_EMBED, HMC_LINEAR, HMC_ATTEND_ENCODER, HMC_STORE_SOURCE, HMC_ATTEND_SELF, HMC_ATTEND_SOURCE, HMC_CANDIDATES };
+enum hmc_activation { HMC_NONE, HMC_RELU, HMC_SWISH, HMC_GELU };
+
+/* real = scale · (q − zero); without: the value stays a float. */
+typedef struct {
+  int32_t quantised, zero, is_signed;
+  float scale;
+} hmc_range;
+
+/* y = x Wᵀ + b. Floats [outputs, inputs]; int8 [inputs, outputs] with scales that hold that of the input too. */
+typedef struct {
+  const void *weight;
+  const float *scales, *bias;
+  int32_t outputs;
+} hmc_matrix;
+
+/* One operation of a program. Values are numbered; −1: none. */
+typedef struct {
+  int32_t kind;
+  int32_t input, output;
+  /* linear */
+  int32_t parts, residual, sum_output, norm_output;
+  const float *sum_bias, *norm_weight, *norm_bias;
+  float epsilon;
+  int32_t matrices, inputs, outputs, activation;
+  const hmc_matrix *matrix;
+  hmc_range range;
+  /* embed */
+  int32_t table_is_int8;
+  const void *table;
+  const float *table_scales, *positions;
+  float factor;
+  /* attention */
+  int32_t heads, width, plane;
+  float scale; /* of scores of floats */
+  float score_factor, value_factor; /* of integers: of scores, and of sums of values */
+  hmc_range query, key, value;
+  /* candidates */
+  int32_t block;
+} hmc_operation;
+
+typedef struct {
+  int32_t vocabulary, positions; /* rows of both tables */
+  int32_t source_vocabulary;
+  int32_t pad, eos, start;
+  int32_t values; /* numbered values */
+  const int32_t *widths; /* of each */
+  int32_t encode_count, step_count;
+  const hmc_operation *encode, *step;
+} hmc_program;
+
+/* When the search of a sentence ends. */
+typedef struct {
+  int32_t limit, min_length, enough; /* tokens, EOS counted; enough: 0 for none */
+  const double *penalties; /* [limit + 1] n ** length penalty, of n from 0 on; 1 for n = 0 */
+} hmc_rules;
+
+typedef struct hmc_level hmc_level;
+typedef struct hmc_batch hmc_batch;
+
+int hmc_interface(void);
+
+/* Copies the weights into the layout of its kernels. */
+int hmc_open(const hmc_program *program, hmc_level **level);
+void hmc_close(hmc_level *level);
+int64_t hmc_level_bytes(const hmc_level *level);
+
+/* rows: hypotheses of each sentence. */
+int hmc_batch_open(const hmc_level *level, int32_t rows, hmc_batch **batch);
+void hmc_batch_close(hmc_batch *batch);
+
+/* Encodes `count` sentences and appends them. starts [count + 1]: where each begins in `tokens`. rules [count]. */
+int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules);
+
+/* Sentence i becomes what sentence order[i] was; the others go. */
+int hmc_keep(hmc_batch *batch, int32_t count, const int32_t *order);
+
+/* Runs up to `steps` steps with their search, until sentences have ended or *stop is not 0. Returns the steps. */
+int hmc_run(hmc_batch *batch, int32_t steps, const volatile int32_t *stop);
+
+/* State of each sentence [count]: 0 it runs, 1 it has ended, 2 it has failed; and its tokens. */
+void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths);
+
+/* What a sentence has found, as `Ended` of hmc/serving/decoding/history.py has it. hypotheses: entries of each of the
+   six arrays; those behind the last have the rank −∞. steps: those that the history arrays [steps, rows] hold. */
+int hmc_collect(const hmc_batch *batch, int32_t sentence, int32_t hypotheses, double *ranks, double *totals,
+                int32_t *lengths, int32_t *row, int32_t *complete, float *finals, int32_t steps, int32_t *tokens,
+                int32_t *parents, float *scores);
+
+/* One step whose search is the host's: the last token of every row → logits [rows of all, vocabulary]. attention: weights
+   over source positions of every AttendSource in order, [rows of all, heads, longest]; NULL: not wanted. */
+int hmc_step(hmc_batch *batch, const int32_t *tokens, float *logits, float *attention, int32_t longest);
+
+/* Row r continues row parents[r] of the same sentence; numbers of the rows of all. */
+int hmc_reorder(hmc_batch *batch, const int32_t *parents);
+
+#endif

@@ -1,0 +1,306 @@
+"""The native executor itself: its builds, its search, batches that change, and what it refuses.
+
+That its steps have the reference's bits is checked in `test_reference.py`, for every form of a model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.engine.test_reference import SOURCES, reference, tiny
+from tests.once import Once
+from tests.processes import environment
+
+from hmc.compiler.calibration.calibrate import calibrate
+from hmc.compiler.precisions.int8 import Int8Linears
+from hmc.engine.choosing import best_tokens, log_sum_exp
+from hmc.engine.native import library
+from hmc.engine.native.build import BUILDS, HERE, build_one, compiler, library_name, machine
+from hmc.engine.native.level import ENDED, FAILED, RUNS, NativeBatch, NativeLevel, Rule
+from hmc.engine.reference import OwnCaches, ReferenceLevel
+
+CALIBRATION = [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
+needs_library = pytest.mark.skipif(
+    machine() not in BUILDS or sys.platform != "linux", reason="there is no native executor for this machine"
+)
+
+
+@pytest.fixture(scope="module")
+def level() -> ReferenceLevel:
+    """A level in int8, whose lists of values and of operations are those of the native one."""
+    model = tiny()
+    return reference(model, Int8Linears(calibrate(model, CALIBRATION).ranges))
+
+
+@pytest.fixture(scope="module")
+def native(level: ReferenceLevel) -> NativeLevel:
+    best = library.best()
+    assert best is not None, "build it: python engine/hmc/engine/native/build.py"
+    return NativeLevel(best, level.program, level.arch, level.tensors)
+
+
+def searched(level: NativeLevel, sources: list[list[int]], rows: int, rule: Rule) -> list[list[np.ndarray]]:
+    """What each sentence finds in a batch with the others, which leave when they have ended."""
+    batch = NativeBatch(level, rows)
+    batch.admit(sources, [rule] * len(sources))
+    names, found = list(range(len(sources))), {}
+    while names:
+        batch.run(100)
+        states, lengths = batch.states()
+        for at in np.flatnonzero(states != RUNS).tolist():
+            found[names[at]] = [array[0] for array in batch.collect([at], int(lengths[at]), rows)]
+        stay = np.flatnonzero(states == RUNS).tolist()
+        batch.keep(stay)
+        names = [names[at] for at in stay]
+    return [found[name] for name in range(len(sources))]
+
+
+def assert_same(one: list[list[np.ndarray]], other: list[list[np.ndarray]]) -> None:
+    for first, second in zip(one, other, strict=True):
+        for ours, theirs in zip(first, second, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+# ---- builds ----
+
+
+def _plain_at(path: Path) -> None:
+    """The build that needs no instruction set beyond the machine's usual one, with warnings as errors."""
+    command = compiler()
+    assert command is not None
+    path.mkdir()
+    build_one(path / "plain.so", command, ["-Werror", "-O1"])
+
+
+@needs_library
+@needs_compiler
+def test_the_library_is_that_of_the_sources(tmp_path: Path) -> None:
+    """Where this fails: python engine/hmc/engine/native/build.py. The same sources give the same bytes."""
+    command = compiler()
+    assert command is not None
+    name = next(iter(BUILDS[machine()]))
+    build_one(tmp_path / "again.so", command, BUILDS[machine()][name])
+    assert (tmp_path / "again.so").read_bytes() == (library.FOLDER / library_name(name)).read_bytes()
+
+
+@needs_library
+@needs_compiler
+def test_builds_have_the_same_bits(level: ReferenceLevel, native: NativeLevel, once: Once) -> None:
+    plain = NativeLevel(library.load(once(_plain_at) / "plain.so"), level.program, level.arch, level.tensors)
+    for rows in (1, 3):
+        rule = Rule(12, length_penalty=0.7)
+        assert_same(searched(plain, SOURCES, rows, rule), searched(native, SOURCES, rows, rule))
+
+
+@needs_compiler
+def test_under_sanitizers(tmp_path: Path) -> None:
+    """Reads and writes beyond memory, and undefined behaviour, end the process."""
+    command = compiler()
+    assert command is not None
+    build_one(tmp_path / "checked.so", command, ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover"])
+    preloaded = subprocess.run([*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    if not Path(preloaded.stdout.strip()).is_absolute():
+        pytest.skip("this compiler has no library of the address sanitizer")
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.engine.under_sanitizers", str(tmp_path / "checked.so")],
+        env=environment(LD_PRELOAD=preloaded.stdout.strip(), ASAN_OPTIONS="detect_leaks=0"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "done\n"
+
+
+def test_a_library_of_another_interface_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if library.best() is None:
+        pytest.skip("there is no native executor for this machine")
+    monkeypatch.setattr(library, "INTERFACE", library.INTERFACE + 1)
+    path = next(library.FOLDER.glob(library_name("*")))
+    with pytest.raises(OSError, match=f"has interface {library.INTERFACE - 1}, not {library.INTERFACE}"):
+        library.load(path)
+
+
+# ---- search ----
+
+
+@needs_library
+def test_greedy_search_takes_the_best_tokens(level: ReferenceLevel, native: NativeLevel) -> None:
+    for source, found in zip(SOURCES, searched(native, SOURCES, 1, Rule(10)), strict=True):
+        own, tokens, encoded = OwnCaches(), [level.arch.decoder_start], level.encode(source)
+        total, scores = 0.0, []
+        while len(tokens) <= 10 and (len(tokens) == 1 or tokens[-1] != level.arch.eos_id):
+            logits = level.step(np.array(tokens[-1:]), np.array([len(tokens) - 1]), own, [encoded]).logits
+            best = [token for token in best_tokens(logits, 3)[0].tolist() if token != level.arch.pad_id]
+            score = logits[0, best[0]] - log_sum_exp(logits, level.candidates.block)[0]
+            scores.append(score)
+            total += float(score)
+            tokens.append(best[0])
+        ended = tokens[-1] == level.arch.eos_id
+        assert found[1].tolist() == [total]
+        assert found[2].tolist() == [len(tokens) - 1]
+        assert found[4].tolist() == [int(ended)]
+        assert found[6][: len(tokens) - 1, 0].tolist()[: len(tokens) - 1 - ended] == tokens[1 : len(tokens) - ended]
+
+
+@needs_library
+@pytest.mark.parametrize("rows", [1, 4, 16])
+def test_a_sentence_does_not_depend_on_its_batch(native: NativeLevel, rows: int) -> None:
+    """Alone, among others, and among some that join, are dropped and end at other times."""
+    rule = Rule(14, min_length=3, length_penalty=0.8)
+    rng = np.random.default_rng(rows)
+    sources = [[*rng.integers(3, 100, rng.integers(1, 12)).tolist(), 0] for _ in range(12)]
+    alone = [searched(native, [source], rows, rule)[0] for source in sources]
+    assert_same(searched(native, sources, rows, rule), alone)
+    batch, names, found, left = NativeBatch(native, rows), list[int](), dict[int, list[np.ndarray]](), list(range(12))
+    while names or left:
+        new = left[: int(rng.integers(0, 4)) or (0 if names else 1)]
+        left = left[len(new) :]
+        if new:
+            batch.admit([sources[name] for name in new], [rule] * len(new))
+            names += new
+        batch.run(int(rng.integers(1, 4)))
+        states, lengths = batch.states()
+        for at in np.flatnonzero(states != RUNS).tolist():
+            found[names[at]] = [array[0] for array in batch.collect([at], int(lengths[at]), rows)]
+        stay = [int(at) for at in rng.permutation(np.flatnonzero(states == RUNS)) if names[at] != 5]  # one is dropped
+        batch.keep(stay)
+        names = [names[at] for at in stay]
+    for name, arrays in found.items():
+        assert_same([arrays], [alone[name]])
+    assert len(found) >= 11
+
+
+@needs_library
+def test_limits_and_patience(native: NativeLevel) -> None:
+    (short,) = searched(native, SOURCES[:1], 2, Rule(1))
+    assert short[2].tolist() == [1, 1]
+    (longer,) = searched(native, SOURCES[:1], 2, Rule(12, min_length=12))
+    assert set(longer[2].tolist()) == {12}
+    batch = NativeBatch(native, 2)
+    batch.admit(SOURCES[:1], [Rule(30, enough=5)])
+    batch.run(100)
+    states, lengths = batch.states()
+    assert states.tolist() == [ENDED]
+    ranks = batch.collect([0], int(lengths[0]), 5)[0][0]
+    assert ranks.tolist() == sorted(ranks.tolist(), reverse=True)
+    assert np.isfinite(ranks).all() or lengths[0] == 30
+
+
+@needs_library
+def test_numbers_that_are_none_fail_their_sentence_alone(level: ReferenceLevel) -> None:
+    best = library.best()
+    assert best is not None
+    tensors = dict(level.tensors)
+    tensors["positions"] = tensors["positions"].copy()
+    tensors["positions"][3] = np.nan  # every target fails at its fourth token
+    broken = NativeLevel(best, level.program, level.arch, tensors)
+    batch = NativeBatch(broken, 2)
+    batch.admit([[11, 0], [12, 0]], [Rule(10, min_length=9), Rule(2)])
+    batch.run(100)
+    assert batch.states()[0].tolist() == [RUNS, ENDED]
+    batch.keep([0])
+    batch.run(100)
+    assert batch.states()[0].tolist() == [FAILED]
+
+
+@needs_library
+def test_another_thread_stops_a_run(native: NativeLevel) -> None:
+    batch = NativeBatch(native, 1)
+    batch.admit(SOURCES, [Rule(50, min_length=50)] * 3)
+    batch.stop[0] = 1
+    assert batch.run(20) == 1
+    batch.stop[0] = 0
+    assert batch.run(20) == 20
+
+
+# ---- refused ----
+
+
+@needs_library
+def test_arguments_that_would_read_elsewhere_are_refused(native: NativeLevel) -> None:
+    with pytest.raises(ValueError, match="cannot open a batch"):
+        NativeBatch(native, 17)
+    batch, last = NativeBatch(native, 2), native.arch.max_positions - 1
+    for source, rule in (
+        ([], Rule(5)),
+        ([native.arch.source_size], Rule(5)),
+        ([-1, 0], Rule(5)),
+        ([5] * (native.arch.max_positions + 1), Rule(5)),
+        ([5, 0], Rule(0)),
+        ([5, 0], Rule(last + 1)),
+        ([5, 0], Rule(5, enough=-1)),
+    ):
+        with pytest.raises(ValueError, match="cannot admit sentences"):
+            batch.admit([[5, 0], source], [Rule(5), rule])
+    with pytest.raises(ValueError, match="cannot run"):
+        batch.run(1)
+    batch.admit(SOURCES, [Rule(1)] * 3)
+    for order in ([0, 0], [3], [-1], [0, 1, 2, 0]):
+        with pytest.raises(ValueError, match="cannot keep"):
+            batch.keep(order)
+    for parents in ([0, 2, 2, 3, 4, 5], [-1, 0, 2, 2, 4, 4]):
+        with pytest.raises(ValueError, match="cannot reorder"):
+            batch.reorder(np.array(parents))
+    with pytest.raises(ValueError, match=r"tokens \(5,\): one for each of 6 rows"):
+        batch.step(np.zeros(5))
+    for token in (-1, native.arch.vocab_size):
+        with pytest.raises(ValueError, match="cannot step"):
+            batch.step(np.array([0, 0, 0, token, 0, 0]))
+    assert batch.run(9) == 1
+    with pytest.raises(ValueError, match="cannot run"):
+        batch.run(1)  # sentences that have ended do not go on
+    with pytest.raises(ValueError, match="cannot collect"):
+        batch.collect([3], 1, 2)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (0, "output", 99),
+        (0, "table", None),
+        (1, "input", 99),
+        (1, "outputs", 7),
+        (1, "activation", 9),
+        (2, "heads", 0),
+        (3, "plane", 5),
+        (4, "width", 300),
+        (4, "output", -1),
+        (5, "plane", -1),
+        (6, "block", 17),
+        (6, "inputs", 5),
+        (9, "kind", 7),
+    ],
+)
+def test_programs_that_do_not_hold_are_refused(
+    level: ReferenceLevel, monkeypatch: pytest.MonkeyPatch, kind: int, field: str, value: int | None
+) -> None:
+    """Each field is checked in C too: whatever Python gives, no memory but the level's is read."""
+    best = library.best()
+    assert best is not None
+    opened = best.hmc_open
+
+    def changed(program: ctypes._Pointer[library.ProgramStruct], handle: object) -> int:
+        struct = program._obj  # type: ignore[attr-defined]
+        lists = (
+            [struct.encode[i] for i in range(struct.encode_count)],
+            [struct.step[i] for i in range(struct.step_count)],
+        )
+        operation = next(each for each in (*lists[0], *lists[1]) if kind in (each.kind, 9))
+        setattr(operation, field, value)
+        return int(opened(program, handle))
+
+    monkeypatch.setattr(best, "hmc_open", changed)
+    with pytest.raises(ValueError, match="cannot open the level"):
+        NativeLevel(best, level.program, level.arch, level.tensors)
+
+
+def test_the_sources_are_in_the_package() -> None:
+    assert {path.suffix for path in (HERE / "src").iterdir()} == {".c", ".h"}
+    assert os.path.commonpath([HERE, library.FOLDER]) == str(HERE)

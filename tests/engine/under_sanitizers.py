@@ -1,0 +1,58 @@
+"""Uses every function of a library of the native executor, for a build with sanitizers.
+
+python -m tests.engine.under_sanitizers LIBRARY
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from tests.engine.test_reference import SOURCES, reference, tiny
+from tests.tiny import random_layout, tiny_architecture
+
+from hmc.compiler.calibration.calibrate import calibrate
+from hmc.compiler.precisions.int8 import Int8Linears
+from hmc.compiler.precisions.linears import FloatLinears, Linears
+from hmc.engine.native.level import NativeBatch, NativeLevel, Rule
+from hmc.engine.native.library import load
+
+CALIBRATION = [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]
+
+
+def used(level: NativeLevel) -> None:
+    """Sentences join, are searched for by both sides, move and leave."""
+    for rows in (1, 3):
+        batch = NativeBatch(level, rows)
+        batch.admit(SOURCES, [Rule(40, min_length=30, enough=3)] * 3)
+        batch.run(20)
+        batch.admit(SOURCES[:1], [Rule(2)])
+        batch.run(5)
+        _, lengths = batch.states()
+        batch.collect([0, 3], int(lengths.max()), rows)
+        batch.keep([2, 0])
+        for _ in range(5):
+            batch.step(np.full(2 * rows, 7), attention=True)
+            batch.reorder(np.array([rows * (row // rows) for row in range(2 * rows)]))
+        try:
+            batch.admit([[10**6]], [Rule(5)])
+        except ValueError:
+            batch.close()
+
+
+def main() -> None:
+    """Opens levels of several shapes in integers and floats."""
+    native = load(Path(sys.argv[1]))
+    for head_dim, seed in ((8, None), (3, 3), (16, 5)):
+        arch = tiny_architecture(head_dim=head_dim)
+        model = tiny(arch.full_layout() if seed is None else random_layout(arch, seed), arch=arch)
+        every: tuple[Linears, ...] = (FloatLinears(), Int8Linears(calibrate(model, CALIBRATION).ranges))
+        for linears in every:
+            level = reference(model, linears)
+            used(NativeLevel(native, level.program, level.arch, level.tensors))
+    print("done")
+
+
+if __name__ == "__main__":
+    main()
