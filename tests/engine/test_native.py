@@ -46,9 +46,11 @@ def native(level: ReferenceLevel) -> NativeLevel:
     return NativeLevel(best, level.program, level.arch, level.tensors)
 
 
-def searched(level: NativeLevel, sources: list[list[int]], rows: int, rule: Rule) -> list[list[np.ndarray]]:
+def searched(
+    level: NativeLevel, sources: list[list[int]], rows: int, rule: Rule, threads: int = 1
+) -> list[list[np.ndarray]]:
     """What each sentence finds in a batch with the others, which leave when they have ended."""
-    batch = NativeBatch(level, rows)
+    batch = NativeBatch(level, rows, threads)
     batch.admit(sources, [rule] * len(sources))
     names, found = list(range(len(sources))), {}
     while names:
@@ -177,6 +179,24 @@ def test_a_sentence_does_not_depend_on_its_batch(native: NativeLevel, rows: int)
 
 
 @needs_library
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_change_no_bit(native: NativeLevel, threads: int) -> None:
+    """Also where there are more of them than columns, rows and heads to divide."""
+    sources = SOURCES * 8
+    for rows in (1, 4):
+        one = searched(native, sources, rows, Rule(12))
+        assert_same(searched(native, sources, rows, Rule(12), threads), one)
+        batches = NativeBatch(native, rows), NativeBatch(native, rows, threads)
+        for batch in batches:
+            batch.admit(sources, [Rule(12)] * len(sources))
+        for token in range(3, 8):
+            found = [batch.step(np.full(rows * len(sources), token), attention=True) for batch in batches]
+            np.testing.assert_array_equal(found[0][0], found[1][0])
+            for ours, theirs in zip(found[0][1], found[1][1], strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+
+@needs_library
 def test_limits_and_patience(native: NativeLevel) -> None:
     (short,) = searched(native, SOURCES[:1], 2, Rule(1))
     assert short[2].tolist() == [1, 1]
@@ -224,8 +244,9 @@ def test_another_thread_stops_a_run(native: NativeLevel) -> None:
 
 @needs_library
 def test_arguments_that_would_read_elsewhere_are_refused(native: NativeLevel) -> None:
-    with pytest.raises(ValueError, match="cannot open a batch"):
-        NativeBatch(native, 17)
+    for rows, threads in ((17, 1), (0, 1), (1, 0), (1, 65)):
+        with pytest.raises(ValueError, match="cannot open a batch"):
+            NativeBatch(native, rows, threads)
     batch, last = NativeBatch(native, 2), native.arch.max_positions - 1
     for source, rule in (
         ([], Rule(5)),

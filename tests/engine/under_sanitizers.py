@@ -23,8 +23,8 @@ CALIBRATION = [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]
 
 def used(level: NativeLevel) -> None:
     """Sentences join, are searched for by both sides, move and leave."""
-    for rows in (1, 3):
-        batch = NativeBatch(level, rows)
+    for rows, threads in ((1, 1), (3, 3)):
+        batch = NativeBatch(level, rows, threads)
         batch.admit(SOURCES, [Rule(40, min_length=30, enough=3)] * 3)
         batch.run(20)
         batch.admit(SOURCES[:1], [Rule(2)])

@@ -102,9 +102,10 @@ class RuntimeOptions:
         opt(
             RUNTIME,
             "What runs the levels. onnxruntime: their graphs; native: their step programs in C, for int8 and fp32; "
-            "reference: the same in NumPy, some hundred times slower, to compare with.",
+            "reference: the same in NumPy, some hundred times slower, to compare with; auto: native for int8 on a CPU, "
+            "else onnxruntime.",
             metavar="NAME",
-            show_default="onnxruntime",
+            show_default="auto",
         ),
     ] = None
     threads: Annotated[

@@ -15,6 +15,8 @@ from hmc.artifact.precisions import Precision
 Executor = Literal["onnxruntime", "native", "reference"]
 """What runs a level: `onnxruntime` its graphs, `native` its step program in C, `reference` the same in NumPy."""
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
+AnyExecutor = Executor | Literal["auto"]
+"""`auto`: the one that is best for the level on this machine."""
 
 
 class Place(Enum):

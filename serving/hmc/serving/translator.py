@@ -13,7 +13,7 @@ from types import TracebackType
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
-from hmc.engine.support import EXECUTORS, Executor
+from hmc.engine.support import EXECUTORS, AnyExecutor
 from hmc.serving.documents.dividing import Divided
 from hmc.serving.documents.in_turn import InTurn
 from hmc.serving.documents.local import translate_texts
@@ -24,7 +24,7 @@ from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, Device, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of, parse_budget
 from hmc.serving.runtime.packed_weights import cache_folder
-from hmc.serving.runtime.programs import ProgramSessions
+from hmc.serving.runtime.programs import ProgramSessions, executor_of
 from hmc.serving.runtime.sessions import LevelSessions, in_device_form
 from hmc.serving.runtime.threads import check_threads
 from hmc.serving.scheduling.division import Division, given_division, measured_division
@@ -43,7 +43,7 @@ class Translator:
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
         cache: str | Path = "auto", workers: int = 0, gpu_memory: str | None = None,
-        gpu_attention: CudaAttention = "plain", executor: Executor = "onnxruntime",
+        gpu_attention: CudaAttention = "plain", executor: AnyExecutor = "auto",
     ) -> None:  # fmt: skip
         """Loads a level. level: its name; None is the bundle's default. device: auto, cpu, cuda, cuda:N, or
         several such as cuda:0,cuda:1, of which each gets a replica; `max_rows` and `max_tokens` are those of each.
@@ -63,28 +63,29 @@ class Translator:
         of what was free at first; the last value given counts. None: as it is, at first 80%. gpu_attention: how CUDA
         computes attention (`hmc.serving.runtime.device.SDPA_KERNELS`). executor: what runs the level, `onnxruntime` its
         graphs, `native` its step program in C, or `reference` that program in NumPy, which is some hundred times slower
-        (`hmc.engine.support`).
+        (`hmc.engine.support`). `auto`: see `executor_of`.
 
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError,
         FailedPreconditionError if the level does not fit into a device's memory, and InvalidRequestError for settings
         out of range: among them more workers than `max_rows` has default beams for, and an executor that cannot run the
         level.
         """
-        if executor not in EXECUTORS:
-            raise InvalidRequestError(f"executor {executor!r}: choose {' or '.join(EXECUTORS)}")
+        if executor not in ("auto", *EXECUTORS):
+            raise InvalidRequestError(f"executor {executor!r}: choose auto, {', '.join(EXECUTORS)}")
         check_threads(threads, workers)
         budget = None if gpu_memory is None else parse_budget(gpu_memory)
         rows_of_worker(max_rows, max(workers, 1))
         path = Path(bundle)
         self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
-        if executor != "onnxruntime":
+        if executor in ("native", "reference"):
             if device not in ("auto", "cpu"):
                 raise InvalidRequestError(f"executor {executor} runs on a CPU: choose device cpu, not {device}")
             chosen = [Device("cpu")]
         else:
             chosen = resolve_devices(device, self.level)
         self.device = ",".join(map(str, chosen))
+        self.executor = runs = executor_of(self.level, executor, cpu=self.device == "cpu")
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
         self._codec = Codec(self._tokenizer, arch)
@@ -101,16 +102,16 @@ class Translator:
         folder = cache_folder(cache)
 
         def open_with(each: Device, division: Division) -> LevelSessions:
-            if executor != "onnxruntime":
-                return ProgramSessions.open_program(path, arch, self.level, executor)
+            if runs != "onnxruntime":
+                return ProgramSessions.open_program(path, arch, self.level, runs, division.threads)
             return LevelSessions.open(
                 path, arch, self.level, each, division.threads, folder, division.workers, attention=gpu_attention
             )
 
         division = given_division(threads, workers)
-        measured = executor == "onnxruntime" and (threads, workers) == (0, 0)
+        measured = runs != "reference" and (threads, workers) == (0, 0)
         if measured and folder and self.device == "cpu" and not in_device_form(self.level):
-            division = measured_division(self.level, partial(open_with, chosen[0]), folder, max_rows)
+            division = measured_division(self.level, partial(open_with, chosen[0]), folder, max_rows, runs)
         with ExitStack() as failed:
             sessions = []
             for each in chosen:

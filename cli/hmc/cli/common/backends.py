@@ -14,11 +14,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count, repeat, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.options import BackendOptions, chosen_server, connected
+from hmc.engine.support import AnyExecutor
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import LevelCandidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
@@ -78,7 +79,7 @@ def open_backend(options: BackendOptions, workers: int = 0) -> Iterator[Backend]
     selector = options.selector()
     server = chosen_server(options.server, options.bundle)
     if server is not None:
-        if options.device != "auto" or options.threads or workers or options.executor != "onnxruntime":
+        if options.device != "auto" or options.threads or workers or options.executor != "auto":
             raise InvalidRequestError(
                 "--device, --threads, --workers and --executor are about --bundle: the server chose its own"
             )
@@ -94,7 +95,7 @@ def open_backend(options: BackendOptions, workers: int = 0) -> Iterator[Backend]
             device=options.device,
             threads=options.threads,
             workers=workers,
-            executor=options.executor,
+            executor=cast(AnyExecutor, options.executor),  # the translator refuses what is none
         )
         try:
             yield BundleBackend(translator, code)

@@ -180,10 +180,11 @@ class BackendOptions:
         opt(
             WHERE,
             "With --bundle: what runs the level. onnxruntime: its graphs; native: its step program in C, for int8 and "
-            "fp32; reference: the same in NumPy, some hundred times slower, to compare with.",
+            "fp32; reference: the same in NumPy, some hundred times slower, to compare with; auto: native for int8 on "
+            "a CPU, else onnxruntime.",
             metavar="NAME",
         ),
-    ] = "onnxruntime"
+    ] = "auto"
     token: Token = None
     tls: Tls = NO_TLS
     timeout: Annotated[

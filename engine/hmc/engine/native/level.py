@@ -30,6 +30,8 @@ KINDS = {
     ops.TopCandidates: 6,
 }
 ACTIVATIONS = {None: 0, "relu": 1, "swish": 2, "gelu": 3}
+MOST_THREADS = 64
+"""Of a batch."""
 RUNS, ENDED, FAILED = range(3)
 """States of a sentence."""
 
@@ -44,12 +46,15 @@ def _check(result: int, what: str) -> int:
 
 
 class _Lists:
-    """The operations of a program as C structures, with numbered values, and everything that must stay alive."""
+    """The operations of a program as C structures, with numbered values, and what must stay alive."""
 
     def __init__(self, program: Program, arch: Architecture, tensors: dict[str, Tensor]) -> None:
         self.arch = arch
         self.tensors = tensors
-        self.kept: list[Any] = []
+        self.read: list[Any] = []
+        """What is read while the level is opened."""
+        self.kept: list[Tensor] = []
+        """What is read later too."""
         self.numbers: dict[str, int] = {}
         self.widths: list[int] = []
         self.encode = self._list(program.encode)
@@ -72,7 +77,7 @@ class _Lists:
                 struct.block = operation.block
             else:
                 self._attention(struct, operation)
-        self.kept.append(array)
+        self.read.append(array)
         return array
 
     def _embed(self, struct: c.Operation, operation: ops.Embed) -> None:
@@ -116,14 +121,14 @@ class _Lists:
     def _product(self, struct: c.Operation, product: ops.Product) -> None:
         matrices = (c.Matrix * len(product.matrices))()
         for entry, matrix in zip(matrices, product.matrices, strict=True):
-            entry.weight = self._pointer(self.tensors[matrix.weight])
+            entry.weight = self._pointer(self.tensors[matrix.weight], copied=True)
             entry.outputs = matrix.outputs
             if product.range is not None:
                 assert matrix.scales is not None
-                entry.scales = self._pointer(F(product.range.scale) * self.tensors[matrix.scales])
+                entry.scales = self._pointer(F(product.range.scale) * self.tensors[matrix.scales], copied=True)
             if matrix.bias is not None:
-                entry.bias = self._pointer(self.tensors[matrix.bias])
-        self.kept.append(matrices)
+                entry.bias = self._pointer(self.tensors[matrix.bias], copied=True)
+        self.read.append(matrices)
         struct.matrix = matrices
         struct.matrices = len(matrices)
         struct.inputs = product.inputs
@@ -156,9 +161,10 @@ class _Lists:
         self.widths.append(width)
         return self.numbers[name]
 
-    def _pointer(self, tensor: Tensor) -> int:
+    def _pointer(self, tensor: Tensor, *, copied: bool = False) -> int:
+        """Where a tensor lies. copied: the level has its own copy once it is open."""
         contiguous = np.ascontiguousarray(tensor, np.int8 if tensor.dtype == np.int8 else F)
-        self.kept.append(contiguous)
+        (self.read if copied else self.kept).append(contiguous)
         return int(contiguous.ctypes.data)
 
 
@@ -187,7 +193,10 @@ class NativeLevel:
         handle = ctypes.c_void_p()
         _check(library.hmc_open(ctypes.byref(struct), ctypes.byref(handle)), "open the level")
         self._handle = handle.value
-        self._kept = [kept for kept in lists.kept if isinstance(kept, np.ndarray)]
+        self._kept = lists.kept
+        kept = {id(tensor): tensor.nbytes for tensor in lists.kept}
+        self.bytes: int = library.hmc_level_bytes(handle) + sum(kept.values())
+        """That the level holds in memory."""
         last = program.step[-1]
         assert isinstance(last, ops.TopCandidates)
         self.candidates = last
@@ -219,8 +228,9 @@ class Rule:
 class NativeBatch:
     """Sentences that are decoded together. For one thread at a time."""
 
-    def __init__(self, level: NativeLevel, rows: int) -> None:
-        """rows: hypotheses of each sentence, 1 to 16."""
+    def __init__(self, level: NativeLevel, rows: int, threads: int = 1) -> None:
+        """rows: hypotheses of each sentence, 1 to 16. threads: 1 to 64, that divide each call among them; no result
+        depends on their number."""
         self.level = level
         self.rows = rows
         self.count = 0
@@ -228,7 +238,7 @@ class NativeBatch:
         self._library = level.library
         self._handle: int | None = None
         handle = ctypes.c_void_p()
-        _check(self._library.hmc_batch_open(level._handle, rows, ctypes.byref(handle)), "open a batch")
+        _check(self._library.hmc_batch_open(level._handle, rows, threads, ctypes.byref(handle)), "open a batch")
         self._handle = handle.value
         self.stop = np.zeros(1, np.int32)
         """Set to 1 by another thread: `run` returns after its present step."""

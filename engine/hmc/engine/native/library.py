@@ -98,7 +98,7 @@ class Rules(Structure):
 
 @cache
 def best() -> ctypes.CDLL | None:
-    """The fastest build that is here and that this processor runs; None where there is none."""
+    """The fastest build that is here and that this processor runs; None where there is none. Raises OSError."""
     there = instructions()
     for name, needed in NEEDS.items():
         path = FOLDER / library_name(name)
@@ -118,15 +118,18 @@ def instructions() -> frozenset[str]:
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Loads a library and declares its functions. Raises OSError for a file that is none of this interface."""
+    """Loads a library and declares its functions. Raises OSError for a file that is none of this interface, and for one
+    whose kernels compute something else on this processor."""
     library = ctypes.CDLL(str(path))
     if library.hmc_interface() != INTERFACE:
         raise OSError(f"{path} has interface {library.hmc_interface()}, not {INTERFACE}")
+    if not library.hmc_check():
+        raise OSError(f"{path} multiplies wrongly on this processor; report this with the output of `lscpu`")
     declared: dict[str, tuple[Any, list[Any]]] = {
         "hmc_open": (c_int32, [POINTER(ProgramStruct), POINTER(c_void_p)]),
         "hmc_close": (None, [c_void_p]),
         "hmc_level_bytes": (c_int64, [c_void_p]),
-        "hmc_batch_open": (c_int32, [c_void_p, c_int32, POINTER(c_void_p)]),
+        "hmc_batch_open": (c_int32, [c_void_p, c_int32, c_int32, POINTER(c_void_p)]),
         "hmc_batch_close": (None, [c_void_p]),
         "hmc_admit": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, POINTER(Rules)]),
         "hmc_keep": (c_int32, [c_void_p, c_int32, c_void_p]),

@@ -150,7 +150,7 @@ class NativeCaches(ProgramCaches):
 
     def __init__(self, sessions: ProgramSessions, level: NativeLevel, rows: int) -> None:
         super().__init__(sessions, rows)
-        self.batch = NativeBatch(level, rows)
+        self.batch = NativeBatch(level, rows, sessions.threads)
 
     def add(
         self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()

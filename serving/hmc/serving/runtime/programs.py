@@ -11,23 +11,40 @@ from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.program.operations import program_path
 from hmc.engine.native import library
-from hmc.engine.native.level import NativeLevel
+from hmc.engine.native.level import MOST_THREADS, NativeLevel
 from hmc.engine.reference import ReferenceLevel
-from hmc.engine.support import PRECISIONS_OF, Executor
+from hmc.engine.support import PRECISIONS_OF, AnyExecutor, Executor
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.graphs import check_unchanged
 from hmc.serving.runtime.sessions import LevelSessions
+from hmc.serving.runtime.threads import cores
+
+
+def executor_of(level: Level, asked: AnyExecutor, *, cpu: bool) -> Executor:
+    """What runs a level where `asked` is "auto": the native executor for int8 on a CPU, where it was built and the
+    level has a program and no shortlist; else ONNX Runtime. It depends on nothing but the level and this machine."""
+    if asked != "auto":
+        return asked
+    runs = level.precision == "int8" and program_path(level.name) in level.files and not level.shortlist
+    return "native" if cpu and runs and library.best() is not None else "onnxruntime"
 
 
 class ProgramSessions(LevelSessions):
     """The level's step program. Nothing of ONNX Runtime is opened."""
 
     program: ReferenceLevel | NativeLevel
+    threads: int = 1
+    """That divide each step of a batch among them, in the native executor."""
 
     @classmethod
-    def open_program(cls, bundle: Path, arch: Architecture, level: Level, executor: Executor) -> ProgramSessions:
-        """Opens a level. Raises InvalidRequestError where the executor cannot run it, InvalidArtifactError for files
-        that cannot be read, and FailedPreconditionError for files that have changed since the bundle was validated."""
+    def open_program(
+        cls, bundle: Path, arch: Architecture, level: Level, executor: Executor, threads: int = 1
+    ) -> ProgramSessions:
+        """Opens a level. threads: of each batch; 0: one for each physical core that this process may use.
+
+        Raises InvalidRequestError where the executor cannot run it, InvalidArtifactError for files that cannot be read,
+        and FailedPreconditionError for files that have changed since the bundle was validated.
+        """
         if level.precision not in PRECISIONS_OF[executor]:
             raise InvalidRequestError(
                 f"executor {executor}: level {level.name!r} is {level.precision}; it runs "
@@ -47,6 +64,7 @@ class ProgramSessions(LevelSessions):
             if not name.endswith(".onnx"):
                 check_unchanged(bundle, name, level.files)
         opened = cls(arch, level, Device("cpu"), None, scores_wanted=True)
+        opened.threads = min(threads or cores(), MOST_THREADS)
         try:
             if native is None:
                 opened.program = ReferenceLevel.open(bundle, level.name, arch)
@@ -56,9 +74,11 @@ class ProgramSessions(LevelSessions):
             raise InvalidArtifactError(
                 f"level {level.name}", [f"{error.filename} cannot be read: {error.strerror}"], "Let this user read it."
             ) from error
-        opened.weights = {
-            place.file: (bundle / place.file).stat().st_size for place in opened.program.program.tensors.values()
-        }
+        if isinstance(opened.program, NativeLevel):
+            opened.weights = {f"{level.name} (native)": opened.program.bytes}
+        else:
+            places = opened.program.program.tensors.values()
+            opened.weights = {place.file: (bundle / place.file).stat().st_size for place in places}
         if level.shortlist:
             opened.lexicon = Lexicon.load(bundle / level.shortlist, arch)
         return opened

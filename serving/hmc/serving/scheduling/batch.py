@@ -46,6 +46,8 @@ class HostBatch:
         self.strategy = strategy_for(mode.variant, arch)
         self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id, arch.decoder_start)
         self.jobs: list[Job] = []
+        self.steps = 0
+        """Decoder steps that it has run, without those ahead."""
 
     def admit(self, jobs: list[Job], upcoming: Callable[[], list[Job]] = list) -> None:  # noqa: ARG002 - on a device
         """Encodes new sentences and appends them."""
@@ -70,6 +72,7 @@ class HostBatch:
         """Runs one decoder step and one step of the search; with greedy search several, while `undisturbed`. Sentences
         whose search has ended or that were cancelled leave the batch."""
         beam = self.mode.rows
+        self.steps += 1
         outputs = self.caches.run(self.strategy.inputs(self.state, self.jobs))
         if self.caches.steps_ahead and not any(job.watched for job in self.jobs):
             outputs = run_ahead(self.caches, self.state, outputs, undisturbed)

@@ -270,7 +270,7 @@ def batch_for(sessions: LevelSessions, mode: Mode, max_rows: int, max_tokens: in
     little memory."""
     if mode.variant in SEARCH_VARIANTS and isinstance(sessions, ProgramSessions):
         assert isinstance(sessions.program, NativeLevel)
-        return NativeSearchBatch(sessions.program, mode)
+        return NativeSearchBatch(sessions.program, mode, sessions.threads)
     if mode.variant in SEARCH_VARIANTS:
         return DeviceBatch.open(sessions, mode, max_rows, max_tokens)
     return HostBatch(sessions, mode, max_rows, max_tokens)

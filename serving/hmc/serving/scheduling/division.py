@@ -19,13 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Level, decoder_path, encoder_path
+from hmc.engine.support import Executor
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job
-from hmc.serving.requests.options import MAX_BEAM, DecodeOptions
+from hmc.serving.requests.options import MAX_BEAM, MAX_TOKENS, DecodeOptions
 from hmc.serving.runtime.packed_weights import PackedWeights, write_whole
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.runtime.threads import cores
 from hmc.serving.scheduling.batch import HostBatch
+from hmc.serving.scheduling.device_batch import batch_for
+from hmc.serving.scheduling.native_batch import NativeSearchBatch
 from hmc.serving.scheduling.planning import plan_job
 
 log = logging.getLogger(__name__)
@@ -58,12 +61,14 @@ def given_division(threads: int, workers: int) -> Division:
 
 
 def measured_division(
-    level: Level, open_with: Callable[[Division], LevelSessions], folder: Path, max_rows: int
-) -> Division:
+    level: Level, open_with: Callable[[Division], LevelSessions], folder: Path, max_rows: int,
+    executor: Executor = "onnxruntime",
+) -> Division:  # fmt: skip
     """The division of a level on a CPU, from `folder` if this machine has measured it before.
 
     open_with: opens the level's sessions for a division. folder: of packed weights. max_rows: of
-    all workers together; each gets enough of them for the largest beam. Raises what `open_with` raises.
+    all workers together; each gets enough of them for the largest beam. executor: of the sessions. Raises what
+    `open_with` raises.
     """
     count = cores()
     choices = [Division(count // n, n) for n in _powers_of_2(count) if count // n * MAX_BEAM <= max_rows]
@@ -71,7 +76,7 @@ def measured_division(
     if len(choices) == 1 or count == 1:
         return choices[-1]
     files = [level.files[path] for path in (encoder_path(level.name), decoder_path(level.name)) if path in level.files]
-    key = hashlib.sha256(json.dumps([files, count, max_rows]).encode()).hexdigest()[:32]
+    key = hashlib.sha256(json.dumps([files, count, max_rows, executor]).encode()).hexdigest()[:32]
     remembered = PackedWeights(folder).folder / FOLDER / f"{key}.json"
     with suppress(OSError, ValueError, TypeError):
         found = Division(**json.loads(remembered.read_bytes()))
@@ -111,15 +116,14 @@ def _costs(opened: Mapping[Division, LevelSessions]) -> dict[Division, float]:
 def _step_seconds(sessions: LevelSessions, rows: int) -> float:
     """Seconds of the fastest of STEPS steps of greedy search over `rows` sentences."""
     jobs = [_job(sessions) for _ in range(rows)]
-    batch = HostBatch(sessions, jobs[0].mode)
+    batch = batch_for(sessions, jobs[0].mode, rows, MAX_TOKENS)
+    assert isinstance(batch, HostBatch | NativeSearchBatch)
     batch.admit(jobs)
     fastest = math.inf
-    for _ in range(STEPS):
-        if not batch.jobs:  # a model of few positions writes fewer tokens
-            break
-        began = time.perf_counter()
+    while batch.jobs and batch.steps < STEPS:  # a model of few positions writes fewer tokens
+        before, began = batch.steps, time.perf_counter()
         batch.step(lambda: False)
-        fastest = min(fastest, time.perf_counter() - began)
+        fastest = min(fastest, (time.perf_counter() - began) / (batch.steps - before))
     batch.close()
     return fastest
 

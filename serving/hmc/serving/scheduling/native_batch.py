@@ -20,10 +20,12 @@ AT_ONCE_S = 0.002
 class NativeSearchBatch:
     """Jobs, and the executor's batch; sentence n is at index n of both."""
 
-    def __init__(self, level: NativeLevel, mode: Mode) -> None:
-        """An empty batch. Raises MemoryError."""
-        self.batch = NativeBatch(level, mode.rows)
+    def __init__(self, level: NativeLevel, mode: Mode, threads: int) -> None:
+        """An empty batch. threads: that divide each step among them. Raises MemoryError."""
+        self.batch = NativeBatch(level, mode.rows, threads)
         self.jobs: list[Job] = []
+        self.steps = 0
+        """That it has run."""
         self._step_s = AT_ONCE_S
         """Seconds of the last step."""
 
@@ -45,6 +47,7 @@ class NativeSearchBatch:
         while True:
             began = time.monotonic()
             steps = self.batch.run(max(1, int(AT_ONCE_S / self._step_s)))
+            self.steps += steps
             self._step_s = max((time.monotonic() - began) / steps, 1e-6)
             states, lengths = self.batch.states()
             ended = np.flatnonzero(states != RUNS).tolist()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.engine.support import EXECUTORS, Executor
+from hmc.engine.support import EXECUTORS, AnyExecutor
 from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.models import HostSettings
 from hmc.serving.requests.options import MAX_TOKENS
@@ -50,9 +50,9 @@ class ServerSettings:
     "500MB", bytes, or a share of what was free at first, such as "80%". None: 80%."""
     gpu_attention: CudaAttention = "plain"
     """How CUDA computes attention: "plain", "efficient" or "cudnn"."""
-    executor: Executor = "onnxruntime"
-    """What runs the levels: "onnxruntime", their graphs; "native", their step programs in C; or "reference", the same in
-    NumPy, to compare with."""
+    executor: AnyExecutor = "auto"
+    """What runs the levels: "onnxruntime", their graphs; "native", their step programs in C; "reference", the same in
+    NumPy, to compare with; or "auto", the native executor for int8 levels on a CPU and ONNX Runtime for all others."""
     levels: tuple[str, ...] | None = None
     """Levels to load at the start, besides the default level. None: all levels that run on the device."""
     default_level: str | None = None
@@ -202,8 +202,8 @@ class ServerSettings:
             parse_budget(self.gpu_memory)
         if self.gpu_attention not in SDPA_KERNELS:
             raise InvalidRequestError(f"gpu_attention {self.gpu_attention!r}: choose {', '.join(SDPA_KERNELS)}")
-        if self.executor not in EXECUTORS:
-            raise InvalidRequestError(f"executor {self.executor!r}: choose {', '.join(EXECUTORS)}")
+        if self.executor not in ("auto", *EXECUTORS):
+            raise InvalidRequestError(f"executor {self.executor!r}: choose auto, {', '.join(EXECUTORS)}")
 
     def of_hosts(self) -> HostSettings:
         """The settings that hosts need. Raises InvalidRequestError if `memory` is no number of bytes."""

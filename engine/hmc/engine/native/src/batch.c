@@ -3,18 +3,21 @@
 
 #include "internal.h"
 
-#define MOST_TOGETHER 1024 /* source tokens that are encoded at once, but for a longer sentence alone */
+#define MOST_TOGETHER 160 /* source tokens that are encoded at once, but for a longer sentence alone */
 
 /* ---- opening ---- */
 
-int hmc_batch_open(const hmc_level *level, int32_t rows, hmc_batch **opened) {
-  if (!level || rows < 1 || rows > HMC_MOST_ROWS) return HMC_BAD_ARGUMENT;
+int hmc_batch_open(const hmc_level *level, int32_t rows, int32_t threads, hmc_batch **opened) {
+  if (!level || rows < 1 || rows > HMC_MOST_ROWS || threads < 1 || threads > HMC_MOST_THREADS) return HMC_BAD_ARGUMENT;
   hmc_batch *batch = calloc(1, sizeof *batch);
   if (!batch) return HMC_NO_MEMORY;
   batch->level = level;
   batch->rows = rows;
   batch->values = calloc((size_t)level->values, sizeof(float *));
-  if (!batch->values) {
+  batch->team = threads > 1 ? hmc_team_open(threads) : NULL;
+  if (!batch->values || (threads > 1 && !batch->team)) {
+    hmc_team_close(batch->team);
+    free(batch->values);
     free(batch);
     return HMC_NO_MEMORY;
   }
@@ -51,6 +54,7 @@ static void free_sentence(hmc_batch *batch, sentence *s) {
 
 void hmc_batch_close(hmc_batch *batch) {
   if (!batch) return;
+  hmc_team_close(batch->team);
   for (int i = 0; i < batch->count; i++) free_sentence(batch, batch->sentences[i]);
   for (int i = 0; i < batch->free_count; i++) free(batch->free_pages[i]);
   for (int i = 0; i < batch->level->values; i++) free(batch->values[i]);
@@ -155,7 +159,9 @@ int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int3
   for (int first = 0, last; !error && first < count; first = last) {
     last = first + 1;
     while (last < count && starts[last + 1] - starts[first] <= MOST_TOGETHER) last++;
+    hmc_team_begin(batch->team);
     error = hmc_encode_sentences(batch, fresh + first, last - first, texts + first);
+    hmc_team_end(batch->team);
   }
   free(texts);
   if (error) {

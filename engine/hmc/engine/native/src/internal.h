@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "kernels.h"
+#include "team.h"
 
 #define PAGE 16 /* places of a page of keys and values */
 
@@ -58,6 +59,7 @@ typedef struct {
 struct hmc_batch {
   const hmc_level *level;
   int32_t rows; /* of each sentence */
+  hmc_team *team; /* NULL: one thread */
   sentence **sentences;
   int32_t count, most;
   float **values; /* [values][capacity, stride] */
@@ -67,8 +69,8 @@ struct hmc_batch {
   int32_t capacity;
   uint8_t **free_pages;
   int32_t free_count, free_most;
-  float *attend; /* room for one attention */
-  size_t attend_room;
+  float *attend; /* room for one attention of each thread */
+  size_t attend_room; /* floats of each */
   float *logits; /* [capacity, block] */
   size_t logits_room;
   float *best, *sums; /* [rows of all, K] log-probabilities; [rows of all] */
@@ -79,7 +81,35 @@ struct hmc_batch {
 /* Aligned memory, or NULL. */
 void *hmc_memory(size_t bytes);
 
+/* Frees `*memory` and takes other memory. */
+int hmc_grow(void **memory, size_t bytes);
+
+/* Room for so many rows. What was there is lost. */
 int hmc_make_room(hmc_batch *batch, int32_t rows);
+
+/* Runs a task in all threads of the batch, or in this one alone where it is small: products, or numbers that are looked
+   at, below which threads would wait longer than they compute. */
+void hmc_divide(const hmc_batch *batch, hmc_task run, void *task, int64_t work);
+
+/* ---- operations, of all rows of `batch->tokens` ---- */
+
+void hmc_embed(const hmc_batch *batch, const operation *op, int rows);
+void hmc_linear(const hmc_batch *batch, const operation *op, int rows);
+
+/* Rows `first` … `last` − 1 in steps of 8 bits, for `hmc_multiply`; nothing for a product of floats. */
+void hmc_quantise_rows(const hmc_batch *batch, const packed *p, const float *x, int stride, int first, int last);
+
+/* Columns first … last − 1 of a product → y [rows], `y_stride` floats apart. x: rows `stride` floats apart. */
+void hmc_multiply(const hmc_batch *batch, const packed *p, const float *x, int stride, int first, int last, int rows,
+                  float *y, int y_stride);
+
+/* Rows first … first + n − 1, those of one sentence. */
+int hmc_attend_encoder(hmc_batch *batch, const hmc_operation *o, int first, int n);
+void hmc_store_source(const hmc_batch *batch, const hmc_operation *o, sentence *s, int first);
+int hmc_attend_self(hmc_batch *batch, const hmc_operation *o);
+int hmc_attend_source(hmc_batch *batch, const hmc_operation *o, float *attention, int32_t longest);
+
+/* ---- steps ---- */
 
 /* Sets what the rows of a step read: the last token of each, and its place. */
 /* Row r of a sentence continues its row parents[r]. */

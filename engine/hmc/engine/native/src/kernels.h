@@ -131,6 +131,12 @@ static inline void softmax_row(float *s, int n) {
 #define DOT4(sum, x, w) _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(x, w), _mm256_set1_epi16(1)))
 #endif
 
+#if defined(__AVX512VL__)
+#define TALL 6 /* rows of a tile: as many as have room for their sums in registers */
+#else
+#define TALL 3 /* with 4, gcc keeps a sum in memory */
+#endif
+
 /* Sums of the sixteen columns from `first` on → y [16]. */
 INLINE void finish16(const packed *p, int first, i8 low, i8 high, float *y) {
   low -= load8i(p->offsets + first);
@@ -146,7 +152,7 @@ INLINE void tile_integers(const packed *p, int first, const uint8_t *x, float *y
   const int steps = p->padded_inputs / 4;
   const int8_t *w = p->integers + (size_t)first * p->padded_inputs;
 #if defined(__AVX2__)
-  __m256i sums[4][8];
+  __m256i sums[TALL][8];
   for (int r = 0; r < rows; r++)
     for (int b = 0; b < 2 * blocks; b++) sums[r][b] = _mm256_setzero_si256();
   for (int k = 0; k < steps; k++) {
@@ -181,27 +187,36 @@ INLINE void tile_integers(const packed *p, int first, const uint8_t *x, float *y
 #endif
 }
 
-/* Columns first … last − 1, both multiples of 16, of all rows → y [rows], `stride` floats apart. */
-static inline void multiply_integers(const packed *p, int first, int last, const uint8_t *x, int rows, float *y, int stride) {
+/* Columns first … last − 1, both multiples of 16, of all rows → y [rows], `stride` floats apart. Weights are read once
+   for all rows, a block of columns at a time. */
+static inline void multiply_integers(const packed *p, int first, int last, const uint8_t *x, int rows, float *y,
+                                     int stride) {
   const size_t in = (size_t)p->padded_inputs, out = (size_t)stride;
-  int row = 0;
-  if (rows >= 4) {
-    const int tiled = rows / 4 * 4;
-    for (int c = first; c < last; c += COLUMNS)
-      for (row = 0; row < tiled; row += 4) tile_integers(p, c, x + row * in, y + row * out + (c - first), stride, 4, 1);
-    row = tiled;
+  if (rows == 1) {
+    int c = first;
+    for (; c + 4 * COLUMNS <= last; c += 4 * COLUMNS) tile_integers(p, c, x, y + (c - first), stride, 1, 4);
+    for (; c < last; c += COLUMNS) tile_integers(p, c, x, y + (c - first), stride, 1, 1);
+    return;
   }
-  const int left = rows - row;
+  /* Tiles of TALL rows, then of 3 or 2, so that no row is left alone. */
+  int tall = rows / TALL * TALL;
+  if (rows - tall == 1) tall -= tall ? TALL : 0;
   int c = first;
-  if (left == 3)
-    for (; c < last; c += COLUMNS) tile_integers(p, c, x + row * in, y + row * out + (c - first), stride, 3, 1);
-  else if (left == 2) {
-    for (; c + 2 * COLUMNS <= last; c += 2 * COLUMNS) tile_integers(p, c, x + row * in, y + row * out + (c - first), stride, 2, 2);
-    for (; c < last; c += COLUMNS) tile_integers(p, c, x + row * in, y + row * out + (c - first), stride, 2, 1);
-  } else if (left == 1) {
-    for (; c + 4 * COLUMNS <= last; c += 4 * COLUMNS) tile_integers(p, c, x + row * in, y + row * out + (c - first), stride, 1, 4);
-    for (; c < last; c += COLUMNS) tile_integers(p, c, x + row * in, y + row * out + (c - first), stride, 1, 1);
+  for (; c + 2 * COLUMNS <= last; c += 2 * COLUMNS) {
+    float *to = y + (c - first);
+    int row = 0;
+    for (; row < tall; row += TALL) {
+      tile_integers(p, c, x + row * in, to + row * out, stride, TALL, 1);
+      tile_integers(p, c + COLUMNS, x + row * in, to + COLUMNS + row * out, stride, TALL, 1);
+    }
+    for (; (rows - row) % 2; row += 3) {
+      tile_integers(p, c, x + row * in, to + row * out, stride, 3, 1);
+      tile_integers(p, c + COLUMNS, x + row * in, to + COLUMNS + row * out, stride, 3, 1);
+    }
+    for (; row < rows; row += 2) tile_integers(p, c, x + row * in, to + row * out, stride, 2, 2);
   }
+  for (; c < last; c += COLUMNS)
+    for (int row = 0; row < rows; row++) tile_integers(p, c, x + row * in, y + (c - first) + row * out, stride, 1, 1);
 }
 
 /* ---- products of floats ---- */

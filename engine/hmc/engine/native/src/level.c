@@ -80,6 +80,42 @@ static int pack(hmc_level *level, packed *p, const hmc_operation *o) {
   return 0;
 }
 
+#define CHECK_INPUTS 72
+#define CHECK_OUTPUTS 96
+
+int hmc_check(void) {
+  static int8_t weight[CHECK_INPUTS * CHECK_OUTPUTS];
+  float scales[CHECK_OUTPUTS], y[7 * CHECK_OUTPUTS];
+  uint8_t x[7 * CHECK_INPUTS];
+  for (int i = 0; i < CHECK_OUTPUTS; i++) scales[i] = 1.0f;
+  for (int k = 0; k < CHECK_INPUTS; k++) /* neighbours of one sign add up to at most 128 */
+    for (int c = 0; c < CHECK_OUTPUTS; c++)
+      weight[k * CHECK_OUTPUTS + c] = (int8_t)((c & 1 ? -1 : 1) * (k % 2 ? 1 + c % 3 : 127 - (c + k / 2) % 5 - c % 3));
+  for (int i = 0; i < 7 * CHECK_INPUTS; i++) x[i] = (uint8_t)(255 - (i * 37) % 11);
+  const hmc_matrix matrix = {.weight = weight, .scales = scales, .outputs = CHECK_OUTPUTS};
+  const hmc_operation o = {
+    .matrices = 1, .matrix = &matrix, .inputs = CHECK_INPUTS, .outputs = CHECK_OUTPUTS,
+    .range = {.quantised = 1, .zero = 3, .scale = 1.0f},
+  };
+  hmc_level level = {0};
+  packed p = {0};
+  int same = !pack(&level, &p, &o);
+  for (int rows = 1; same && rows <= 7; rows++) {
+    multiply_integers(&p, 0, CHECK_OUTPUTS, x, rows, y, CHECK_OUTPUTS);
+    for (int r = 0; r < rows; r++)
+      for (int c = 0; c < CHECK_OUTPUTS; c++) {
+        int32_t sum = 0;
+        for (int k = 0; k < CHECK_INPUTS; k++) sum += (x[r * CHECK_INPUTS + k] - 3) * weight[k * CHECK_OUTPUTS + c];
+        same &= y[r * CHECK_OUTPUTS + c] == (float)sum;
+      }
+  }
+  free(p.integers);
+  free(p.scales);
+  free(p.bias);
+  free(p.offsets);
+  return same;
+}
+
 /* ---- checks ---- */
 
 static int is_value(const hmc_program *p, int32_t value, int64_t width) {
@@ -225,7 +261,7 @@ static int fill(hmc_level *level, const hmc_program *p) {
   level->strides = calloc((size_t)p->values, sizeof(int32_t));
   if (!level->strides) return HMC_NO_MEMORY;
   for (int i = 0; i < p->values; i++) {
-    level->strides[i] = ROUND_UP(p->widths[i], COLUMNS);
+    level->strides[i] = ROUND_UP(p->widths[i], COLUMNS) + COLUMNS; /* no power of 2: rows share no line of a cache */
     if (level->strides[i] > level->widest) level->widest = level->strides[i];
   }
   int error = copy_list(level, p->encode, p->encode_count, &level->encode);

@@ -77,13 +77,17 @@ typedef struct hmc_batch hmc_batch;
 
 int hmc_interface(void);
 
+/* Whether the kernels of this build compute what plain loops do, for a few products with the largest numbers that there
+   are. For builds that run on a processor on which they were never tested. */
+int hmc_check(void);
+
 /* Copies the weights into the layout of its kernels. */
 int hmc_open(const hmc_program *program, hmc_level **level);
 void hmc_close(hmc_level *level);
 int64_t hmc_level_bytes(const hmc_level *level);
 
-/* rows: hypotheses of each sentence. */
-int hmc_batch_open(const hmc_level *level, int32_t rows, hmc_batch **batch);
+/* rows: hypotheses of each sentence. threads: those that divide each call among them. */
+int hmc_batch_open(const hmc_level *level, int32_t rows, int32_t threads, hmc_batch **batch);
 void hmc_batch_close(hmc_batch *batch);
 
 /* Encodes `count` sentences and appends them. starts [count + 1]: where each begins in `tokens`. rules [count]. */

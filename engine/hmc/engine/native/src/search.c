@@ -109,12 +109,13 @@ int hmc_run(hmc_batch *batch, int32_t steps, const volatile int32_t *stop) {
   for (int i = 0; i < batch->count; i++)
     if (batch->sentences[i]->state != RUNS) return HMC_BAD_ARGUMENT;
   const int width = 2 * batch->rows + 1;
-  int ended = 0, done = 0;
+  int ended = 0, done = 0, error = 0;
+  hmc_team_begin(batch->team);
   while (done < steps && !ended && !(done && *stop)) {
-    int error = hmc_begin_step(batch, NULL);
+    error = hmc_begin_step(batch, NULL);
     if (!error) error = hmc_forward(batch, NULL, 0);
     if (!error) error = hmc_best(batch, width);
-    if (error) return error;
+    if (error) break;
     hmc_end_step(batch);
     for (int i = 0; i < batch->count; i++) {
       sentence *s = batch->sentences[i];
@@ -124,7 +125,8 @@ int hmc_run(hmc_batch *batch, int32_t steps, const volatile int32_t *stop) {
     }
     done++;
   }
-  return done;
+  hmc_team_end(batch->team);
+  return error ? error : done;
 }
 
 void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths) {
