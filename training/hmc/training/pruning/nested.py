@@ -161,7 +161,7 @@ class NestedRun(Schedule):
         rate = self.loop.updater.optimizer.param_groups[0]["lr"]
         return {"heads": float(self.levels.trained(step)[-1]), "rate": rate}
 
-    def evaluate(self, log: RunLog) -> None:
+    def evaluate(self, log: RunLog, *, due: bool) -> None:  # noqa: ARG002 - see Schedule
         """Scores every level on dev by greedy search, and writes a checkpoint."""
         scores, step = self._score(beam=1), self.progress.step
         log.report(step, {"dev BLEU": scores.bleu} | {f"h{h}": s.bleu for h, s in scores.by_heads.items()})

@@ -6,19 +6,26 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.files import write_whole
 from hmc.artifact.storage.formats import check_replaceable
 from hmc.artifact.tokenizer.files import EVERY
+from hmc.training.data.parallel_text import corpus_names
 from hmc.training.headmask import mask as masks
 from hmc.training.runs import state
 
 RECIPE, REQUEST = "recipe.json", "request.json"
 """The first file that `hmc train` and `hmc prune` write; it says what the run does."""
+WHERE = "where"
+"""Field of that file: the folder that its paths are relative to, and the run folder."""
+CORPORA = ("data.train", "data.dev", "train", "dev")
+PATHS = ("tokenizer.model", "model.start_from", "model.layout", "distill.teacher", "source")
+"""Fields of recipes and requests that name texts; fields that name one file or folder."""
 LOCK = "lock"
 """A file that the process of a run holds."""
 LOGS = ("log.jsonl", "log-nested.jsonl", "tensorboard")
@@ -48,6 +55,60 @@ def check_pruning_folder(out: Path, folders: Iterable[str]) -> None:
 def has_results(out: Path) -> bool:
     """True when the folder holds a state or a checkpoint. Until then another run may take it over."""
     return any((out / name).exists() for name in RESULTS) or any(out.glob("*/config.json"))
+
+
+def where(out: Path) -> list[str]:
+    """Returns the value of WHERE: the working directory and the run folder."""
+    return [str(Path.cwd()), str(out.resolve())]
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Compares what two runs are asked for; returns a line for each field that differs, such as `train.seed: 1 there,
+    2 here`.
+
+    before, now: JSON values of a recipe or a request, with WHERE. Names of files are equal when they lead to the same
+    place on this machine, or to the same place beside the run folder: a folder that was moved goes on.
+    """
+    there, here = _flat(before), _flat(now)
+    then, today = there.pop(WHERE), here.pop(WHERE)
+    found = []
+    for name in dict.fromkeys([*there, *here]):
+        old, new = there.get(name), here.get(name)
+        if old == new and name not in (*CORPORA, *PATHS):
+            continue
+        old_places, new_places = _places(name, old, then), _places(name, new, today)
+        if not any(a == b for a, b in zip(old_places, new_places, strict=True)):
+            found.append(f"{name}: {_shown(old)} there, {_shown(new)} here")
+    return found
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields by their whole name, such as `train.seed`."""
+    flat = dict[str, Any]()
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _places(name: str, value: Any, base: list[str]) -> tuple[Any, Any]:
+    """What a field names: the place on this machine, and the place beside the run folder. base: see `where`."""
+    if value is None or name not in (*CORPORA, *PATHS):
+        return value, value
+    folder, out = base
+    whole, beside = list[list[str]](), list[list[str]]()
+    for text in value if isinstance(value, list) else [value]:
+        words = [Path(text)] if name in PATHS else corpus_names(text)
+        places = [os.path.realpath(Path(folder) / word) for word in words]
+        whole.append(places or [text])  # a data set on the hub has no place
+        beside.append([os.path.relpath(place, out) for place in places] or [text])
+    return whole, beside
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else str(value)
 
 
 _held: dict[Path, int] = {}

@@ -60,8 +60,11 @@ class Schedule:
     def note(self) -> None:
         """Is called before a state is saved: what a resumed run needs goes into the progress."""
 
-    def evaluate(self, log: RunLog) -> None:
-        """Scores the model on dev and writes a checkpoint. Is called in the first process."""
+    def evaluate(self, log: RunLog, *, due: bool) -> None:
+        """Scores the model on dev and writes a checkpoint. Is called in the first process.
+
+        due: as `eval_every` says; else only because the update is the last one.
+        """
 
 
 class Loop(Generic[Kind]):
@@ -124,7 +127,7 @@ class Loop(Generic[Kind]):
                 tally.check()
                 with first_process_first(self.fabric):
                     if self.fabric.is_global_zero:
-                        schedule.evaluate(log)
+                        schedule.evaluate(log, due=due)
             # The evaluation has shown that the last weights can be used, even if the last update was skipped.
             if (step % run.save_every == 0 and tally.check()) or (evaluates and last):
                 schedule.note()

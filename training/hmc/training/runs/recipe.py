@@ -150,7 +150,8 @@ class RunSection(Section):
     keep: Literal["best", "every"] = "best"
     """Which checkpoints are kept on disk: `best` of them by dev BLEU, or `every` one."""
     keep_checkpoints: int = Field(default=5, ge=1)
-    """Checkpoints kept as the best ones."""
+    """Checkpoints kept as the best ones. That of the last update is kept beside them where it came between two
+    evaluations: a longer run will leave it out."""
     average_checkpoints: int | None = Field(default=None, ge=1)
     """Best checkpoints that are averaged at the end. Default: `keep_checkpoints`."""
 
@@ -202,19 +203,6 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except ValidationError as error:
         problems = "\n".join(f"  - {_explain(dict(e))}" for e in error.errors())
         raise InvalidRequestError(f"recipe {path}:\n{problems}") from error
-
-
-def same_run(stored: str, recipe: Recipe) -> bool:
-    """True when `stored`, the JSON text of a recipe, describes the same run as `recipe`.
-
-    `[run]` is not compared, even though some of its settings change the result. Settings missing in `stored`, which an
-    earlier version may have written, have their defaults.
-    """
-    try:
-        former = Recipe.model_validate_json(stored)
-    except ValidationError:
-        return False
-    return former.model_copy(update={"run": recipe.run}) == recipe
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:

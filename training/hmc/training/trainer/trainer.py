@@ -16,6 +16,7 @@ from hmc.artifact.checkpoint.checkpoint import (
     Checkpoint,
     CheckpointConfig,
     checkpoint_problems,
+    load_config,
     read_layout,
     save_checkpoint,
 )
@@ -33,11 +34,21 @@ from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import export_tensors, import_tensors
 from hmc.training.model.evaluate import Scores, evaluate
-from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, hold, release, take_over
+from hmc.training.runs.folder import (
+    RECIPE,
+    WHERE,
+    check_training_folder,
+    differences,
+    has_results,
+    hold,
+    release,
+    take_over,
+    where,
+)
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
 from hmc.training.runs.processes import check_device, check_shared, first_process_first, make_fabric, seed_process
-from hmc.training.runs.recipe import Recipe, TrainSection, same_run
+from hmc.training.runs.recipe import Recipe, TrainSection
 from hmc.training.runs.selection import Selection
 from hmc.training.runs.state import Inputs, RunProgress, updates_done
 from hmc.training.runs.updater import Update
@@ -69,7 +80,7 @@ class TrainingProgress(RunProgress):
 def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
     """Checks a run as far as that takes no work, and writes nothing.
 
-    Returns its dev text, and whether the folder `out` has this recipe.
+    Returns its dev text, and whether the run that the folder `out` holds goes on.
 
     Raises InvalidRequestError or InvalidArtifactError with what to do.
     """
@@ -79,12 +90,54 @@ def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
     check_corpora(recipe.data.train, languages)
     dev = read_dev(recipe.data.dev, languages, recipe.run.eval_sentences)
     check_training_folder(out)
-    path = out / RECIPE  # `[run]` is not compared: it may change when a run resumes
-    same = path.is_file() and same_run(path.read_text(encoding="utf-8"), recipe)
-    check_parts(recipe, begins=not has_results(out))
-    if not same and has_results(out):
-        raise InvalidRequestError(f"{out} holds a run of another recipe; choose another --out or delete it")
-    return dev, same
+    goes_on = has_results(out)
+    check_parts(recipe, begins=not goes_on)
+    if goes_on:
+        check_same_run((out / RECIPE).read_text(encoding="utf-8"), recipe, out)
+    return dev, goes_on
+
+
+def check_same_run(stored: str, recipe: Recipe, out: Path) -> None:
+    """Raises InvalidRequestError, which names the differences, when `stored`, the text of a recipe.json, is of another
+    run than the recipe.
+
+    `[run]` is not compared, even though some of its settings change the result. Settings missing in `stored`, which an
+    earlier version may have written, have their defaults. `train.steps` may differ as far as the run ends with the
+    same weights as one that had this number from the start.
+    """
+    refused = f"{out} holds a run of another recipe"
+    try:
+        former = json.loads(stored)
+        then = former.pop(WHERE, where(out))
+        before = Recipe.model_validate(former | {"run": recipe.run})
+    except (ValueError, TypeError, AttributeError):  # a ValidationError is a ValueError
+        raise InvalidRequestError(f"{refused}, or of another version of HMC; choose another --out") from None
+    there = before.model_dump(mode="json", exclude={"run": True, "train": {"steps"}})
+    here = recipe.model_dump(mode="json", exclude={"run": True, "train": {"steps"}})
+    if found := differences(there | {WHERE: then}, here | {WHERE: where(out)}):
+        raise InvalidRequestError(
+            f"{refused} ({'; '.join(found)}); give the same, choose another --out, or delete {out}"
+        )
+    if before.train.steps != recipe.train.steps:
+        _check_length(before.train, recipe.train, updates_done(out / "state"), out)
+
+
+def _check_length(before: TrainSection, now: TrainSection, done: int, out: Path) -> None:
+    """Raises InvalidRequestError unless the updates that are done are those of a run of either length."""
+    if now.steps <= done:
+        raise InvalidRequestError(
+            f"train.steps {now.steps:,}: the run in {out} has made {done:,} updates of {before.steps:,}; give more "
+            f"than {done:,}, or choose another --out"
+        )
+    cooldown = now.cooldown_steps
+    last_at_full_rate = min(before.steps, now.steps) - cooldown + 1
+    if cooldown and done > last_at_full_rate:
+        raise InvalidRequestError(
+            f"train.steps {now.steps:,}: the run in {out}, of {before.steps:,} updates, has made {done:,}, and with "
+            f"train.cooldown_steps {cooldown:,} the rates after update {last_at_full_rate:,} depend on train.steps; "
+            f"give train.steps={before.steps} to finish this run, or begin another one from its checkpoint (--out and "
+            "model.start_from)"
+        )
 
 
 def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
@@ -93,9 +146,9 @@ def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
     Raises InvalidRequestError or InvalidArtifactError with what to do.
     """
     recipe = settled(recipe)
-    (dev, same), shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
+    (dev, goes_on), shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
     data, limit = recipe.data, _limit(recipe)
-    kept = same and has_results(out) and has_tokenizer(out)
+    kept = goes_on and has_tokenizer(out)
     vocabulary = Vocabulary(read_tokenizer(out)) if kept else known_vocabulary(recipe)
     counts = count_pairs(data.train, (data.source_language, data.target_language), vocabulary, limit.tokens)
     text = f"{', '.join(data.train)} ({data.source_language} to {data.target_language}): {counts.summary(limit)}"
@@ -136,14 +189,15 @@ class TrainingRun(Schedule):
         recipe = settled(recipe)
         self.recipe, self.out = recipe, out
         self.languages = (recipe.data.source_language, recipe.data.target_language)
-        self.dev, resumes = check_run(recipe, out)
+        self.dev, goes_on = check_run(recipe, out)
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
         check_shared(self.fabric, out, recipe.run.nodes)
         with first_process_first(self.fabric):  # it writes these files, the other processes read them
             if self.fabric.is_global_zero:
                 hold(out)
-            if self.fabric.is_global_zero and not (resumes and has_results(out)):
-                take_over(out, RECIPE, json.dumps(recipe.model_dump(mode="json", exclude={"run"}), indent=1))
+            text = json.dumps(recipe.model_dump(mode="json", exclude={"run"}) | {WHERE: where(out)}, indent=1)
+            if self.fabric.is_global_zero and not (goes_on and (out / RECIPE).read_text(encoding="utf-8") == text):
+                take_over(out, RECIPE, text)
             self.vocabulary = make_vocabulary(recipe, out)
             self.corpus = make_corpus(recipe, self.vocabulary, out / "cache", first=self.fabric.is_global_zero)
         arch = architecture(recipe, self.vocabulary)
@@ -166,8 +220,9 @@ class TrainingRun(Schedule):
             self.headmask.log.restore(self.loop.progress.headmask)
         self.progress, self.steps = self.loop.progress, recipe.train.steps
         self.selection = Selection(out / "checkpoints", recipe.run, self.progress.evaluations)
+        self.selection.forget_extra(self.steps)
         self.final = out / "final"
-        self.finished = self.progress.step == self.steps and self.final.is_dir() and not checkpoint_problems(self.final)
+        self.finished = self.progress.step == self.steps and self._is_written()
         """True when all steps are done and the final checkpoint is complete."""
 
     def run(self) -> Path:
@@ -205,12 +260,12 @@ class TrainingRun(Schedule):
         if self.headmask:
             self.progress.headmask = self.headmask.log.state()
 
-    def evaluate(self, log: RunLog) -> None:
+    def evaluate(self, log: RunLog, *, due: bool) -> None:
         """Scores dev with every head of the layout open and writes a checkpoint; with HeadMask, the counts of masks."""
         scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=1, bf16="bf16" in self.recipe.run.precision)
         step = self.progress.step
         log.report(step, {"dev BLEU": scores.bleu})
-        self.selection.add(step, scores.bleu, self._checkpoint({"dev": scores.to_json()}))
+        self.selection.add(step, scores.bleu, self._checkpoint({"dev": scores.to_json()}), extra=not due)
         if self.headmask:
             self.headmask.log.note(step, self.out)
         self._speed.restart()
@@ -257,6 +312,13 @@ class TrainingRun(Schedule):
             "torch": torch.__version__,
             "platform": platform.platform(),
         }
+
+    def _is_written(self) -> bool:
+        """True when the final checkpoint is complete, and of a run of this length: a shorter one may have left it."""
+        if not self.final.is_dir() or checkpoint_problems(self.final):
+            return False
+        recipe = load_config(self.final).provenance.get("recipe", {})
+        return bool(recipe.get("train", {}).get("steps", self.steps) == self.steps)
 
     def _finish(self, log: RunLog) -> None:
         """Writes the final checkpoint: the average of checkpoints, or the best one (see `Selection.choose`)."""
