@@ -104,7 +104,7 @@ class NestedRun(Schedule):
             request = {"source": str(source), "targets": [b.name for b in targets], "train": list(train), "dev": dev}
             text = request_text(out, request | {"nested_steps": steps}, settings)
         self.fabric = make_fabric(settings.run)
-        with first_process_first(self.fabric):
+        with first_process_first(self.fabric, stops=True):
             if self.fabric.is_global_zero:
                 hold(out)
             if text and self.fabric.is_global_zero:
@@ -144,7 +144,7 @@ class NestedRun(Schedule):
             log.say_warnings(self.settings.warmup_problems(self.steps))
             self.loop.run(self, log)
             self.fabric.barrier()  # the result is not written before every process has seen that it is missing
-            with first_process_first(self.fabric):
+            with first_process_first(self.fabric, stops=True):
                 if self.fabric.is_global_zero:
                     self._finish(log, written)
         return written

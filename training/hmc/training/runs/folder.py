@@ -6,18 +6,23 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.stopping import Stopped, stoppable
 from hmc.artifact.storage.files import write_whole
 from hmc.artifact.storage.formats import check_replaceable
 from hmc.artifact.tokenizer.files import EVERY
 from hmc.training.data.parallel_text import corpus_names
 from hmc.training.headmask import mask as masks
 from hmc.training.runs import state
+from hmc.training.runs.processes import is_first_process
 
 RECIPE, REQUEST = "recipe.json", "request.json"
 """The first file that `hmc train` and `hmc prune` write; it says what the run does."""
@@ -145,6 +150,30 @@ def release(out: Path) -> None:
     held = _held.pop((out / LOCK).resolve(), None)
     if held is not None:
         os.close(held)
+
+
+@contextmanager
+def working_in(out: Path) -> Iterator[None]:
+    """The work of a run in its folder, which is released at the end.
+
+    SIGTERM and Ctrl-C end it, and raise Stopped, which says what is kept; in all processes but the first SystemExit.
+    Its status is 0 in a process that Fabric has started: Fabric would kill the first process for any other.
+    """
+
+    def kept() -> str:
+        if has_results(out):
+            return f"the last state that was saved in {out} is kept; the same command goes on from there"
+        return f"no update is saved in {out} yet; the same command begins with the first one"
+
+    try:
+        with stoppable(kept, is_first_process):
+            yield
+    except Stopped as stopped:
+        if is_first_process():
+            raise
+        raise SystemExit(128 + stopped.number if torch.distributed.is_torchelastic_launched() else 0) from None
+    finally:
+        release(out)
 
 
 def take_over(out: Path, first: str, text: str) -> None:

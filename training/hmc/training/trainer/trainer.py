@@ -41,9 +41,9 @@ from hmc.training.runs.folder import (
     differences,
     has_results,
     hold,
-    release,
     take_over,
     where,
+    working_in,
 )
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
@@ -192,7 +192,7 @@ class TrainingRun(Schedule):
         self.dev, goes_on = check_run(recipe, out)
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
         check_shared(self.fabric, out, recipe.run.nodes)
-        with first_process_first(self.fabric):  # it writes these files, the other processes read them
+        with first_process_first(self.fabric, stops=True):  # it writes these files, the other processes read them
             if self.fabric.is_global_zero:
                 hold(out)
             text = json.dumps(recipe.model_dump(mode="json", exclude={"run"}) | {WHERE: where(out)}, indent=1)
@@ -238,7 +238,7 @@ class TrainingRun(Schedule):
             self._speed = _Speed()
             self.loop.run(self, log)
             self.fabric.barrier()  # `final` is not written before every process has seen that it is missing
-            with first_process_first(self.fabric):  # no process leaves or reads `final` before it is written
+            with first_process_first(self.fabric, stops=True):  # no process leaves or reads `final` before it is there
                 if self.fabric.is_global_zero:
                     self._finish(log)
         return self.final
@@ -357,9 +357,8 @@ class _Speed:
 def train(recipe: Recipe, out: Path) -> Path:
     """Runs, or resumes, a training run in the folder `out`; returns the path of the final checkpoint.
 
-    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do.
+    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do; Stopped after SIGTERM or
+    Ctrl-C, when the state is saved.
     """
-    try:
+    with working_in(out):
         return TrainingRun(recipe, out).run()
-    finally:
-        release(out)
