@@ -98,13 +98,17 @@ class Loop(Generic[Kind]):
         inputs.note(progress)
 
     def resume(self, check: Callable[[Kind], None] = lambda _: None) -> None:
-        """Loads the saved state, if there is one.
+        """Loads the saved state, if there is one. Then it drops the tokens of other texts: the run has been accepted.
 
         check: raises where the state is of another run. Raises InvalidArtifactError for a damaged state,
         InvalidRequestError for one of other inputs.
         """
-        if not self.state.is_dir():
-            return
+        if self.state.is_dir():
+            self._load(check)
+        if self.fabric.is_global_zero:
+            self.inputs.corpus.drop_others()
+
+    def _load(self, check: Callable[[Kind], None]) -> None:
         saved = load_state(self.state, self.model, self.updater.optimizer, self.fabric)
         progress = progress_from(type(self.progress), saved, self.state)
         self.inputs.check_same(progress, self.state)

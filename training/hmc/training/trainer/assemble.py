@@ -183,8 +183,7 @@ def _tokenizer_at(path: Path) -> TokenizerFiles:
 def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path, *, first: bool = True) -> TokenCorpus:
     """Returns the tokenised training text. Raises InvalidRequestError as `TokenCorpus.build`.
 
-    first: False in the other processes of a run, which read what the first one tokenised: on their nodes the times of
-    the files may differ.
+    first: False in the other processes of a run, which read what the first one tokenised.
     """
     current = cache / CURRENT
     if not first:
