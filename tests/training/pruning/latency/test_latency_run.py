@@ -21,10 +21,10 @@ from hmc.artifact.model.layers import RemovedLayers
 from hmc.artifact.stopping import Stopped
 from hmc.training import PruneSettings, PruningRun
 from hmc.training.pruning.schedule import DECIDED_FROM
-from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, goals_of
+from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, PruneProgress, goals_of
 from hmc.training.runs.folder import working_in
 from hmc.training.runs.recipe import RunSection
-from hmc.training.runs.state import updates_done
+from hmc.training.runs.state import saved_progress
 
 SETTINGS = PruneSettings(
     close_steps=30,
@@ -100,7 +100,7 @@ def test_an_interrupted_run_ends_at_the_same_model(
         run(folder, broken, plan)
     with pytest.raises(Stopped, match="the last state that was saved in"), working_in(broken):
         run(folder, broken, LatencyPlan(table(), goals, stopped))
-    assert updates_done(broken / "state") == last == 25
+    assert saved_progress(broken / "state", PruneProgress).step == last == 25
     with interrupted(29 - last):
         run(folder, broken, plan)
     [found] = run(folder, broken, plan)

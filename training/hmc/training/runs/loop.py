@@ -73,6 +73,10 @@ class Schedule:
         due: as `eval_every` says; else only because the update is the last one.
         """
 
+    def has_ended(self) -> bool:
+        """Whether no update follows, though some of `steps` are left. The first process decides, after `evaluate`."""
+        return False
+
 
 class Loop(Generic[Kind]):
     """Makes the updates of a run; holds the model, its optimiser and batches, and how far the run has come."""
@@ -87,6 +91,7 @@ class Loop(Generic[Kind]):
         """
         self.fabric, self.model, self.inputs, self.run_section = fabric, model, inputs, run
         self.progress, self.state, self._saving = progress, state, saving
+        self._ended = False
         self.stream = BatchStream(
             inputs.corpus, settings.batch_tokens, settings.seed, model.arch.pad_id,
             fabric.global_rank, fabric.world_size, fabric.device, start_id=model.arch.decoder_start,
@@ -123,8 +128,9 @@ class Loop(Generic[Kind]):
         SIGTERM or Ctrl-C in any process ends all after an update whose state is saved. Raises Stopped, which says so.
         """
         self.model.train()
+        self._ended = schedule.has_ended()  # every process has read the same state
         with deferred():
-            while self.progress.step < schedule.steps:
+            while self.progress.step < schedule.steps and not self._ended:
                 if schedule.saves_before(self.progress.step + 1) and self.updater.tally.check():
                     schedule.note()
                     self.save()
@@ -160,6 +166,8 @@ class Loop(Generic[Kind]):
             with first_process_first(self.fabric):
                 if self.fabric.is_global_zero:
                     schedule.evaluate(log, due=due)
+            self._ended = bool(self.fabric.broadcast(schedule.has_ended()))
+            last = last or self._ended
         # The evaluation has shown that the last weights can be used, even if the last update was skipped.
         saves = step % run.save_every == 0 or (last and schedule.saves_last)
         if (saves and tally.check()) or (evaluates and last):

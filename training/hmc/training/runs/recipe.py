@@ -99,6 +99,9 @@ class TrainSection(Section):
     """First updates, over which the rate rises linearly."""
     cooldown_steps: int = Field(default=0, ge=0)
     """Last updates, over which the rate falls linearly to zero."""
+    patience: int | None = Field(default=None, ge=1)
+    """Dev evaluations in a row, after the warm-up, without a better dev BLEU, after which the run ends before `steps`.
+    Default: it never does. It may change when a run resumes."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     adam_betas: tuple[Beta, Beta] = (0.9, 0.98)

@@ -11,7 +11,7 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.model.checkpoints import average_tensors
-from hmc.training.runs.recipe import RunSection
+from hmc.training.runs.recipe import RunSection, TrainSection
 
 AVERAGE_MARGIN = 0.5
 """BLEU by which the best checkpoint must beat the average to be chosen: about the noise of a few hundred sentences."""
@@ -26,6 +26,24 @@ class Scored(Protocol):
 
 
 Found = TypeVar("Found", bound=Scored)
+
+
+def why_ended(train: TrainSection, evaluations: Sequence[dict[str, Any]]) -> str | None:
+    """Says why a run ends before its last update, as `train.patience` asks; None: it goes on.
+
+    evaluations: `{"step", "bleu"}` of every dev evaluation. Those of the warm-up do not count: the first ones are often
+    all 0.
+    """
+    if train.patience is None or not evaluations:
+        return None
+    best = max(evaluations, key=lambda entry: float(entry["bleu"]))  # the first of equal ones
+    later = [entry for entry in evaluations if entry["step"] > max(best["step"], train.warmup_steps)]
+    if len(later) < train.patience:
+        return None
+    return (
+        f"no better dev BLEU in {len(later)} evaluation(s) (train.patience {train.patience}); the best is "
+        f"{best['bleu']:.2f}, after update {best['step']:,}"
+    )
 
 
 class Selection:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from hmc.artifact.checkpoint.checkpoint import (
     Checkpoint,
@@ -49,12 +50,13 @@ from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
 from hmc.training.runs.processes import check_device, check_shared, first_process_first, make_fabric, seed_process
 from hmc.training.runs.recipe import Recipe, TrainSection
-from hmc.training.runs.selection import Selection
-from hmc.training.runs.state import Inputs, RunProgress, updates_done
+from hmc.training.runs.selection import Selection, why_ended
+from hmc.training.runs.state import Inputs, RunProgress, saved_progress
 from hmc.training.runs.updater import Update
 from hmc.training.trainer.assemble import (
     architecture,
     check_parts,
+    check_patience,
     check_schedule,
     check_shape,
     has_tokenizer,
@@ -86,6 +88,7 @@ def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
     """
     languages = (recipe.data.source_language, recipe.data.target_language)
     check_shape(recipe)
+    check_patience(recipe.train, recipe.run)
     check_device(recipe.run)
     check_corpora(recipe.data.train, languages)
     dev = read_dev(recipe.data.dev, languages, recipe.run.eval_sentences)
@@ -103,7 +106,7 @@ def check_same_run(stored: str, recipe: Recipe, out: Path) -> None:
 
     `[run]` is not compared, even though some of its settings change the result. Settings missing in `stored`, which an
     earlier version may have written, have their defaults. `train.steps` may differ as far as the run ends with the
-    same weights as one that had this number from the start.
+    same weights as one that had this number from the start. `train.patience` may differ.
     """
     refused = f"{out} holds a run of another recipe"
     try:
@@ -112,14 +115,14 @@ def check_same_run(stored: str, recipe: Recipe, out: Path) -> None:
         before = Recipe.model_validate(former | {"run": recipe.run})
     except (ValueError, TypeError, AttributeError):  # a ValidationError is a ValueError
         raise InvalidRequestError(f"{refused}, or of another version of HMC; choose another --out") from None
-    there = before.model_dump(mode="json", exclude={"run": True, "train": {"steps"}})
-    here = recipe.model_dump(mode="json", exclude={"run": True, "train": {"steps"}})
+    there = before.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
+    here = recipe.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
     if found := differences(there | {WHERE: then}, here | {WHERE: where(out)}):
         raise InvalidRequestError(
             f"{refused} ({'; '.join(found)}); give the same, choose another --out, or delete {out}"
         )
     if before.train.steps != recipe.train.steps:
-        _check_length(before.train, recipe.train, updates_done(out / "state"), out)
+        _check_length(before.train, recipe.train, saved_progress(out / "state", TrainingProgress).step, out)
 
 
 def _check_length(before: TrainSection, now: TrainSection, done: int, out: Path) -> None:
@@ -156,8 +159,12 @@ def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
         text += f"; which of them are longer than {limit} shows when the tokenizer is trained"
     every = "epoch" if run.eval_every == "epoch" else f"{run.eval_every:,} updates"
     batch = f"{settings.batch_tokens * settings.accumulate * run.devices * run.nodes:,} tokens"
-    done = updates_done(out / "state")
-    warnings = [*check_schedule(settings), *counts.warnings(limit)]
+    saved = saved_progress(out / "state", TrainingProgress)
+    ended = why_ended(settings, saved.evaluations) if saved.step < settings.steps else None
+    folder = f"goes on after {saved.step:,} updates" if saved.step else "a new run"
+    if ended:
+        folder = f"ended after {saved.step:,} updates: {ended}"
+    warnings = [*check_schedule(settings, run), *counts.warnings(limit)]
     warnings += dev.warnings(vocabulary, shape.max_positions) if vocabulary else dev.counts.warnings()
     return {
         "text": text,
@@ -165,8 +172,9 @@ def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
         "model": f"{shape.encoder_layers} + {shape.decoder_layers} layers of {shape.heads} heads, width "
         f"{shape.d_model}, feed-forward {shape.ffn_dim}" + (f", from {shape.start_from}" if shape.start_from else ""),
         "updates": f"{settings.steps:,} of {batch}, by {settings.optimizer}"
-        + (f", heads masked: {settings.headmask}" if settings.headmask else ""),
-        "folder": f"{out}: {f'goes on after {done:,} updates' if done else 'a new run'}",
+        + (f", heads masked: {settings.headmask}" if settings.headmask else "")
+        + (f", or until {settings.patience} evaluations have no better dev BLEU" if settings.patience else ""),
+        "folder": f"{out}: {folder}",
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
 
@@ -222,21 +230,26 @@ class TrainingRun(Schedule):
         self.selection = Selection(out / "checkpoints", recipe.run, self.progress.evaluations)
         self.selection.forget_extra(self.steps)
         self.final = out / "final"
-        self.finished = self.progress.step == self.steps and self._is_written()
-        """True when all steps are done and the final checkpoint is complete."""
+        self.finished = (self.progress.step == self.steps or self.has_ended()) and self._is_written()
+        """True when no update is left and the final checkpoint is complete."""
 
     def run(self) -> Path:
         """Trains to the last step and averages checkpoints; returns the path of the final checkpoint."""
         if self.finished:
+            if self.has_ended() and self.fabric.is_global_zero:
+                text = f"{self.out} is finished: {self._early_end()}"
+                Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
             return self.final
         with RunLog("train", self.out, self.steps, self.progress.step, active=self.fabric.is_global_zero) as log:
             parameters = sum(map(math.prod, tensor_shapes(self.model.arch, self.layout).values()))
             log.say(f"{parameters:,} parameters")
             positions = self.model.arch.max_positions
             log.say_texts(self.loop.inputs, _limit(self.recipe), self.vocabulary, positions)
-            log.say_warnings(check_schedule(self.recipe.train))
+            log.say_warnings(check_schedule(self.recipe.train, self.recipe.run))
             self._speed = _Speed()
             self.loop.run(self, log)
+            if self.has_ended():
+                log.say(self._early_end())
             self.fabric.barrier()  # `final` is not written before every process has seen that it is missing
             with first_process_first(self.fabric, stops=True):  # no process leaves or reads `final` before it is there
                 if self.fabric.is_global_zero:
@@ -269,6 +282,10 @@ class TrainingRun(Schedule):
         if self.headmask:
             self.headmask.log.note(step, self.out)
         self._speed.restart()
+
+    def has_ended(self) -> bool:
+        """Whether the dev BLEU no longer rises, as `train.patience` says. Only the first process knows it at once."""
+        return self.progress.step < self.steps and why_ended(self.recipe.train, self.progress.evaluations) is not None
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -313,12 +330,21 @@ class TrainingRun(Schedule):
             "platform": platform.platform(),
         }
 
+    def _early_end(self) -> str:
+        """Says when and why the run ended before its last update, and how it goes on."""
+        why = why_ended(self.recipe.train, self.progress.evaluations)
+        return f"ended after update {self.progress.step:,} of {self.steps:,}: {why}. A larger train.patience goes on"
+
     def _is_written(self) -> bool:
-        """True when the final checkpoint is complete, and of a run of this length: a shorter one may have left it."""
+        """True when the final checkpoint is complete, and made after as many updates: a shorter run may have left it.
+
+        Earlier versions did not write the number of updates, which was `train.steps`.
+        """
         if not self.final.is_dir() or checkpoint_problems(self.final):
             return False
-        recipe = load_config(self.final).provenance.get("recipe", {})
-        return bool(recipe.get("train", {}).get("steps", self.steps) == self.steps)
+        made = load_config(self.final).provenance
+        steps = made.get("recipe", {}).get("train", {}).get("steps", self.steps)
+        return bool(made.get("updates", steps) == self.progress.step)
 
     def _finish(self, log: RunLog) -> None:
         """Writes the final checkpoint: the average of checkpoints, or the best one (see `Selection.choose`)."""
@@ -332,7 +358,8 @@ class TrainingRun(Schedule):
         name, steps, scores = self.selection.choose(score)
         import_tensors(self.model, self.selection.average(steps))
         steps = sorted(steps)
-        save_checkpoint(self._checkpoint({"dev": scores.to_json()}, step=steps[-1], checkpoints=steps), self.final)
+        made = {"step": steps[-1], "checkpoints": steps, "updates": self.progress.step}
+        save_checkpoint(self._checkpoint({"dev": scores.to_json()}, **made), self.final)
         log.say(f"kept the {name}: {self.final}")
 
 
