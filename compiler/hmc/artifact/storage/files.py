@@ -69,9 +69,11 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
             new.replace(path)
 
 
-def write_digests(folder: Path) -> None:
-    """Writes DIGESTS: the sha256 of every other file of a directory, by its path in it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / DIGESTS)
+def write_digests(folder: Path, names: Collection[str] | None = None) -> None:
+    """Writes DIGESTS: the sha256 of every other file of a directory, by its path in it. names: of these alone, if they
+    are there."""
+    paths = folder.rglob("*") if names is None else [folder / name for name in names]
+    files = sorted(path for path in paths if path.is_file() and path != folder / DIGESTS)
     digests = {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
     write_whole(folder / DIGESTS, json.dumps({"sha256": digests}, indent=1) + "\n")
 

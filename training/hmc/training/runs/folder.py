@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from hmc.artifact.checkpoint import checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.stopping import Stopped, stoppable
-from hmc.artifact.storage.files import write_whole
-from hmc.artifact.storage.formats import check_replaceable
+from hmc.artifact.storage.files import digest_problems, write_whole
+from hmc.artifact.storage.formats import DIGESTS, check_replaceable
 from hmc.artifact.tokenizer.files import EVERY
 from hmc.training.data.parallel_text import corpus_names
 from hmc.training.headmask import mask as masks
@@ -35,11 +35,15 @@ LOCK = "lock"
 """A file that the process of a run holds."""
 LOGS = ("log.jsonl", "log-nested.jsonl", "tensorboard")
 WRITTEN = (RECIPE, REQUEST, LOCK, "state", "cache", *LOGS)
-TRAINING = (*WRITTEN, "checkpoints", "final", "layout.json", masks.FILE, *EVERY)
+LAYOUT = "layout.json"
+"""The head layout that a run of `hmc train` keeps, where its recipe names one."""
+KEPT = (LAYOUT, *EVERY)
+"""Files that a training run writes once and reads when it resumes; their digests are kept beside them."""
+TRAINING = (*WRITTEN, "checkpoints", "final", DIGESTS, masks.FILE, *KEPT)
 PRUNING = (*WRITTEN, "nested", "nested-state", "nested-checkpoints", "trajectory.json")
 RESULTS = ("state", "checkpoints", "final", "nested", "nested-state", "nested-checkpoints", "trajectory.json")
 """Files that hold results. A folder with none of them and no checkpoint may be taken over by another run."""
-STALE = {RECIPE: (*LOGS, "layout.json", masks.FILE, *EVERY), REQUEST: LOGS}
+STALE = {RECIPE: (DIGESTS, *LOGS, masks.FILE, *KEPT), REQUEST: LOGS}
 """First file → files that a run without results leaves and the next run must not read. `cache` stays: its folders are
 named by their contents."""
 
@@ -47,6 +51,16 @@ named by their contents."""
 def check_training_folder(out: Path) -> None:
     """Raises InvalidRequestError when a training run would read or replace a file of another program."""
     _check(out, RECIPE, TRAINING, ["final"])
+
+
+def check_kept(out: Path) -> None:
+    """Raises InvalidArtifactError when the tokenizer or the layout of a training run is not as it was written.
+
+    A folder of an earlier version has no digests, and is not checked.
+    """
+    if problems := digest_problems(out, KEPT):
+        fix = "Put it back (the checkpoints of the run have its tokenizer too), or choose another --out."
+        raise InvalidArtifactError(f"run folder {out}", problems, fix)
 
 
 def check_pruning_folder(out: Path, folders: Iterable[str]) -> None:

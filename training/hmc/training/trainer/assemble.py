@@ -12,7 +12,7 @@ from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import BLIND, HeadLayout
-from hmc.artifact.storage.files import write_whole
+from hmc.artifact.storage.files import write_digests, write_whole
 from hmc.artifact.tokenizer.files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
 from hmc.training.data.corpus import Splitting, TokenCorpus
 from hmc.training.data.parallel_text import read_pairs
@@ -21,6 +21,7 @@ from hmc.training.distillation.teacher import teacher_path
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import deepened, import_tensors
 from hmc.training.model.transformer import Transformer, build_transformer
+from hmc.training.runs.folder import KEPT
 from hmc.training.runs.recipe import Recipe, RunSection, TrainSection
 from hmc.training.section import Section
 
@@ -176,6 +177,7 @@ def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
         text = (s for corpus in recipe.data.train for pair in read_pairs(corpus, languages) for s in pair)
         vocabulary = Vocabulary.train(text, recipe.tokenizer.vocab_size, recipe.train.seed)
     write_tokenizer(vocabulary.files, out)
+    write_digests(out, KEPT)
     return vocabulary
 
 

@@ -24,7 +24,7 @@ from hmc.artifact.checkpoint.checkpoint import (
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import HeadLayout
-from hmc.artifact.storage.files import write_whole
+from hmc.artifact.storage.files import write_digests, write_whole
 from hmc.artifact.tokenizer.files import read_tokenizer
 from hmc.training.data.corpus import count_pairs
 from hmc.training.data.counts import Limit
@@ -36,8 +36,11 @@ from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import export_tensors, import_tensors
 from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.runs.folder import (
+    KEPT,
+    LAYOUT,
     RECIPE,
     WHERE,
+    check_kept,
     check_training_folder,
     differences,
     has_results,
@@ -96,6 +99,7 @@ def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
     goes_on = has_results(out)
     check_parts(recipe, begins=not goes_on)
     if goes_on:
+        check_kept(out)
         check_same_run((out / RECIPE).read_text(encoding="utf-8"), recipe, out)
     return dev, goes_on
 
@@ -291,13 +295,14 @@ class TrainingRun(Schedule):
 
     def _layout(self, arch: Architecture) -> HeadLayout:
         """Returns the head layout of the run, which the run folder keeps: the file it came from may change."""
-        path = self.out / "layout.json"
+        path = self.out / LAYOUT
         with first_process_first(self.fabric):
             if path.is_file():
                 return read_layout(path)
             layout = head_layout(self.recipe, arch)
             if self.recipe.model.layout is not None:
                 write_whole(path, json.dumps(layout.to_json(), indent=1) + "\n")
+                write_digests(self.out, KEPT)
             return layout
 
     def _headmask(self, settings: TrainSection) -> HeadMask | None:
