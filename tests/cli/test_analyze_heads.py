@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,18 @@ def test_help_loads_nothing_heavy() -> None:
         printed, heavy = probe("analyze", command, "--help")
         assert heavy == []
         assert "--out" in printed
+
+
+def test_sigterm_ends_an_analysis_and_says_that_nothing_is_kept(
+    hmc: Hmc, tiny_checkpoint: Path, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("hmc.training.analysis.attention.confidence.analyse", stopped)
+    out = tmp_path / "out"
+    ran = hmc("analyze", "confidence", tiny_checkpoint, "--data", data, "--out", out, "--device", "cpu")
+    assert ran.exit_code == 128 + signal.SIGTERM, ran.output
+    assert ran.stderr.endswith(
+        f"hmc: SIGTERM: an analysis writes nothing to {out} before its end; the same command begins anew\n"
+    )

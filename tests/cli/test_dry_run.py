@@ -65,7 +65,8 @@ def test_a_training_is_told_and_not_begun(
     assert told["text"].endswith(f"(en to de): {len(SENTENCES)} sentence pairs")
     assert bytes_of(out) == before
     for words, message in (
-        (("--set", "train.steps=5"), "holds a run of another recipe"),
+        (("--set", "train.seed=5"), "holds a run of another recipe (train.seed: 1 there, 5 here)"),
+        (("--set", "train.steps=3"), "has made 4 updates of 4; give more than 4"),
         (("--set", "data.dev='absent.tsv'"), "absent.tsv"),
     ):
         ran = hmc("train", recipe, "-o", out, "--dry-run", *words)

@@ -49,10 +49,14 @@ class Forks:
         """Runs a script to its end; returns its status."""
         return self.wait(self.start(script, *words))
 
-    def run_group(self, script: Path, *words: str | Path, folders: Sequence[Path], devices: int) -> list[int]:
+    def run_group(
+        self, script: Path, *words: str | Path, folders: Sequence[Path], devices: int,
+        variables: Mapping[str, object] | None = None,
+    ) -> list[int]:  # fmt: skip
         """Runs a process in each folder, with the variables that torchrun sets; returns their statuses.
 
-        devices: processes of a node. Each writes its stderr to `stderr-RANK` in its folder.
+        devices: processes of a node. variables: of the environment of all. Each process writes its stderr to
+        `stderr-RANK` in its folder.
         """
         started = []
         with held_port() as port:
@@ -60,8 +64,8 @@ class Forks:
                 places = {"RANK": rank, "GROUP_RANK": rank // devices, "LOCAL_RANK": rank % devices}
                 sizes = {"WORLD_SIZE": len(folders), "LOCAL_WORLD_SIZE": devices}
                 address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
-                errors, variables = folder / f"stderr-{rank}", places | sizes | address
-                started.append(self.start(script, *words, folder=folder, errors=errors, variables=variables))
+                errors, own = folder / f"stderr-{rank}", {**places, **sizes, **address, **(variables or {})}
+                started.append(self.start(script, *words, folder=folder, errors=errors, variables=own))
             return [self.wait(process) for process in started]
 
     def _ask(self, request: Mapping[str, object]) -> int:

@@ -41,6 +41,7 @@ def prune_by_latency(
     from hmc.cli.common.progress import translating
     from hmc.pipelines.pruning.latency import SENTENCES, Targets, prune_to_latency
     from hmc.serving.requests.options import MAX_BEAM
+    from hmc.training.runs.folder import working_in
 
     precision, batch, beam, threads = serving
     if precision not in PRECISIONS:
@@ -56,19 +57,20 @@ def prune_by_latency(
     )
     corpora, dev, source = text
     console = open_console(stderr=True)
-    reached = prune_to_latency(
-        checkpoint,
-        out,
-        settings,
-        wanted,
-        Serving(cast(Precision, precision), batch, beam, threads),
-        train=corpora,
-        dev=dev,
-        source=source,
-        table_file=table,
-        say=lambda line: console.print(line, markup=False, soft_wrap=True),
-        phase=partial(translating, console),
-    )
+    with working_in(out):
+        reached = prune_to_latency(
+            checkpoint,
+            out,
+            settings,
+            wanted,
+            Serving(cast(Precision, precision), batch, beam, threads),
+            train=corpora,
+            dev=dev,
+            source=source,
+            table_file=table,
+            say=lambda line: console.print(line, markup=False, soft_wrap=True),
+            phase=partial(translating, console),
+        )
     if as_json:
         typer.echo(json.dumps([asdict(level) | {"kept": level.kept} for level in reached], indent=1))
         return

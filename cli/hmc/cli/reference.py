@@ -25,7 +25,7 @@ This page is made from the code: `make docs` writes it. `hmc COMMAND -h` shows t
 | 2 | a wrong command line, input or artifact: the same command fails again; the message says what to do |
 | 3 | of `hmc bench compare`: something became worse; of `hmc bench self-test`: something was measured wrongly |
 | 75 | the same command may succeed later: a server or the hub cannot be reached, is busy, or gave no answer in time |
-| 130, 141, 143 | ended by Ctrl-C, because its reader closed the pipe, by SIGTERM |
+| 130, 141, 143 | ended by Ctrl-C, because its reader closed the pipe, by SIGTERM; long jobs say what they keep |
 
 | variable | meaning |
 |---|---|

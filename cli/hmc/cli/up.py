@@ -89,7 +89,7 @@ def command(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from hmc.artifact.bundle.manifest import read_manifest
     from hmc.artifact.bundle.order import why_default
-    from hmc.cli.common.commands import exit_on_sigterm
+    from hmc.artifact.stopping import stoppable
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.options import parse_precisions
     from hmc.cli.common.outputs import check_run_folder
@@ -128,7 +128,8 @@ def command(
         if step.said:
             note(console, step.said)
 
-    with exit_on_sigterm(), translating(console) as (report, progress):
+    kept = f"the steps in {out} that are finished are kept; the same command goes on after them"
+    with stoppable(lambda: kept), translating(console) as (report, progress):
         bundle = bring_up(settings, done, progress, report)
     manifest = read_manifest(bundle)
     if len(manifest.levels) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from hmc.artifact import HmcError, InvalidArtifactError
 from hmc.artifact.errors import InternalServiceError
+from hmc.artifact.stopping import Stopped
 from hmc.cli.common.commands import guarded
 
 
@@ -32,6 +34,8 @@ def end(error: BaseException) -> int | str | None:
         (InvalidArtifactError("bundle b", ["x is missing"], "Compile again."), 2, "  - x is missing\nCompile again."),
         (InternalServiceError("bug"), 1, "hmc: bug\n"),
         (KeyboardInterrupt(), 130, ""),
+        (Stopped(signal.SIGINT, "two files are kept"), 130, "hmc: SIGINT: two files are kept\n"),
+        (Stopped(signal.SIGTERM, "two files are kept"), 143, "hmc: SIGTERM: two files are kept\n"),
         (
             ModuleNotFoundError(name="torch"),
             2,

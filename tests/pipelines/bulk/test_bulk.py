@@ -20,9 +20,11 @@ from tests.support.files import bytes_of
 
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import InternalServiceError
+from hmc.artifact.stopping import Stopped
 from hmc.pipelines import Progress
 from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.engines import BulkLevel, translate_shard
+from hmc.pipelines.bulk.output import ShardFiles
 from hmc.pipelines.bulk.run import translate_corpus
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.serving import DecodeOptions, Sampling, Translator
@@ -100,6 +102,27 @@ def test_a_killed_run_ends_with_the_same_bytes(whole: Path, corpus: Path, level:
     assert reports[1] == Progress(32, 96, 0.0)
     assert (result.lines_now, result.failed) == (64, 1)
     assert (out / "translations/000000.jsonl").stat().st_mtime_ns == first
+    assert bytes_of(out) == bytes_of(whole)
+
+
+def test_a_signal_says_how_many_shards_are_kept(
+    whole: Path, corpus: Path, level: BulkLevel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    translations, written = ShardFiles.translations, list[int]()
+
+    def stopped(self: ShardFiles, number: int, *rest: Any) -> bytes:
+        if number == 2:
+            signal.raise_signal(signal.SIGTERM)
+        written.append(number)
+        return translations(self, number, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardFiles, "translations", stopped)
+        with pytest.raises(Stopped, match=rf"^2 of 6 shards in {out} are kept; the same command goes on after them$"):
+            translate_corpus([str(corpus)], str(out), level, SETTINGS)
+    assert written == [0, 1]
+    translate_corpus([str(corpus)], str(out), level, SETTINGS)
     assert bytes_of(out) == bytes_of(whole)
 
 

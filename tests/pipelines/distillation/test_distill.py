@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import environment
+from tests.processes import REPOSITORY, environment
 from tests.support.files import bytes_of, write_lines
 from tests.support.trained import CHECKPOINT, english
 from tests.tiny import SENTENCES
@@ -91,6 +91,33 @@ def test_training_reads_the_pairs_that_stay(whole: Path, text: Path) -> None:
     assert [row.split("\t")[:2] for row in dropped][:4] == [
         ["empty", "21"], ["empty", "22"], ["duplicate", "23"], ["too_long", "24"],
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "call", "kept"),
+    [("run/compile_teacher", 1, 0), ("run/_record", 1, 0), ("run/write_shard", 3, 2), ("run/write_results", 1, 6)],
+)
+def test_sigterm_says_what_is_kept_and_the_same_command_goes_on(
+    whole: Path, text: Path, tmp_path: Path, function: str, call: int, kept: int
+) -> None:
+    out = tmp_path / "data"
+    options = ("--beam", "3", "--n-best", "2", "--shard-lines", "16", "--workers", "1", "--dev", "9")
+
+    def run(moment: str) -> subprocess.CompletedProcess[str]:
+        words = (moment, "distill", CHECKPOINT, "--source", text, "-o", out, *options)
+        command = [sys.executable, "-m", "tests.support.stopped", *map(str, words)]
+        return subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, check=False)
+
+    stopped = run(f"0/hmc.pipelines.distillation.{function}/{call}")
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
+    assert stopped.stderr.endswith(
+        f"hmc: SIGTERM: {kept} of 6 files of translations in {out} are kept; the same command goes on after them\n"
+    )
+    assert "Traceback" not in stopped.stderr
+    ended = run("none")
+    assert ended.returncode == 0, ended.stderr
+    assert bytes_of(out) == bytes_of(whole)
 
 
 def test_a_killed_run_ends_with_the_same_bytes(whole: Path, text: Path, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import errno
 import gzip
 import io
+import json
 import lzma
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import sentencepiece
 from tests.tiny import SENTENCES, tiny_tokenizer
 
 from hmc.artifact import InvalidRequestError
+from hmc.artifact.storage.files import sha256_file
 from hmc.training import Vocabulary, make_batch
 from hmc.training.analysis.common.subject import read_text
 from hmc.training.data.batches import BatchStream, plan_epoch
@@ -165,6 +168,86 @@ def test_drawn_tokens_are_found_again_wherever_the_text_lies(tmp_path: Path) -> 
     assert built(f"{moved}/renamed.en {moved}/renamed.de") == first
     (moved / "renamed.en").write_text("Another text.\n" * len(PAIRS))
     assert built(f"{moved}/renamed.en {moved}/renamed.de") != first
+
+
+@pytest.mark.parametrize("splitting", [Splitting(), Splitting(0.3, 2, 1)], ids=["whole", "drawn"])
+def test_text_is_known_by_its_bytes(tmp_path: Path, splitting: Splitting) -> None:
+    """Neither the time nor the place of a file counts, and a time that was put back hides no other text."""
+    plain, _, _ = write(tmp_path)
+    vocabulary, cache = Vocabulary(tiny_tokenizer()), tmp_path / "cache"
+
+    def built(corpus: str) -> TokenCorpus:
+        return TokenCorpus.build([corpus], vocabulary, 200, cache, ("en", "de"), splitting)
+
+    first = built(plain)
+    english = tmp_path / "t.en"
+    before = english.stat()
+    os.utime(english, (1, 1))
+    assert built(plain).folder == first.folder
+    (tmp_path / "linked.en").symlink_to(english)
+    assert built(f"{tmp_path}/../{tmp_path.name}/linked.en {tmp_path}/t.de").folder == first.folder
+    text = english.read_text()
+    english.write_text(text.swapcase())
+    os.utime(english, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert built(plain).folder != first.folder
+    english.write_text(text)
+    assert built(plain).fingerprint == first.fingerprint
+    assert len(list(cache.glob("*/dataset_info.json"))) == 2
+
+
+def test_unchanged_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _, _ = write(tmp_path)
+    vocabulary, cache = Vocabulary(tiny_tokenizer()), tmp_path / "cache"
+    read = list[str]()
+
+    def counted(path: Path) -> str:
+        read.append(path.name)
+        return sha256_file(path)
+
+    def built() -> Path:
+        read.clear()
+        return TokenCorpus.build([plain], vocabulary, 200, cache, ("en", "de")).folder
+
+    monkeypatch.setattr("hmc.artifact.storage.files.sha256_file", counted)
+    folder = built()
+    assert {"t.en", "t.de"} <= set(read)
+    assert built() == folder
+    assert not {"t.en", "t.de"} & set(read)
+    os.utime(tmp_path / "t.en", (1, 1))
+    assert built() == folder
+    assert "t.en" in read
+    assert "t.de" not in read
+
+
+@pytest.mark.parametrize("damage", ["not JSON", "[]", '{"PLACE": 3}', "another digest"])
+def test_a_damaged_memory_of_files_changes_no_tokens(tmp_path: Path, damage: str) -> None:
+    """With BPE-dropout other tokens would be drawn, and the run could not go on."""
+    plain, _, _ = write(tmp_path)
+    vocabulary, memory = Vocabulary(tiny_tokenizer()), tmp_path / "cache" / "files.json"
+
+    def built() -> Path:
+        drawn = Splitting(0.3, 2, 1)
+        return TokenCorpus.build([plain], vocabulary, 200, tmp_path / "cache", ("en", "de"), drawn).folder
+
+    folder, whole = built(), memory.read_text()
+    entries = json.loads(whole)
+    digest = next(iter(entries.values()))["sha256"]
+    broken = damage.replace("PLACE", next(iter(entries)))
+    memory.write_text(whole.replace(digest, digest[::-1]) if damage == "another digest" else broken)
+    assert built() == folder
+    assert memory.read_text() == whole
+
+
+def test_other_tokens_are_dropped_and_nothing_else(tmp_path: Path, corpus: TokenCorpus) -> None:
+    cache = tmp_path / "cache"
+    for name in ("0123456789abcdef", "arrow", "notes", "0123456789abcdef.old"):
+        (cache / name).mkdir()
+        (cache / name / "a").write_text("a")
+    corpus.drop_others()
+    assert {entry.name for entry in cache.iterdir()} == {
+        corpus.folder.name, "files.json", "notes", "0123456789abcdef.old",
+    }  # fmt: skip
+    corpus.batch(np.array([0]))
 
 
 def test_the_dev_text_of_a_state_was_longer() -> None:

@@ -160,16 +160,22 @@ def test_the_result_is_the_average_of_the_checkpoints_of_highest_mean_bleu(
     assert result.metrics.keys() == {"dev_h24", "dev_h12", "dev_h5"}
 
 
-def test_another_teacher_or_other_settings_do_not_resume(folder: Path, tmp_path: Path) -> None:
+def test_another_teacher_or_other_settings_do_not_resume(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny_checkpoint_at(tmp_path / "other", seed=5)
     taught = DistillSection(weight=0.5, teacher=str(tmp_path / "other"))
     run = nested(folder, tmp_path / "p", distill=taught)
     assert run.progress.teacher
     run.run()
+    monkeypatch.chdir(tmp_path)
+    nested(folder, tmp_path / "p", distill=DistillSection(weight=0.5, teacher="./other"))
     tiny_checkpoint_at(tmp_path / "other", seed=6)
     with pytest.raises(InvalidRequestError, match="the teacher is not the one"):
         nested(folder, tmp_path / "p", distill=taught)
-    with pytest.raises(InvalidRequestError, match="other settings"):
+    with pytest.raises(
+        InvalidRequestError, match=r"other settings \(distill\.teacher: \./other there, not set here\)"
+    ):
         nested(folder, tmp_path / "p", distill=DistillSection(weight=0.5))
 
 

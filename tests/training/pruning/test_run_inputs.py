@@ -139,6 +139,41 @@ def forget(progress: Path, *names: str) -> None:
     progress.with_name("digests.json").unlink(missing_ok=True)  # as in a state of an earlier version
 
 
+def tokens_in(out: Path) -> list[str]:
+    return sorted(path.parent.name for path in out.glob("cache/*/dataset_info.json"))
+
+
+def test_a_run_keeps_the_tokens_that_it_uses(corpus: str, tmp_path: Path) -> None:
+    """A start that is refused drops none, not even those of BPE-dropout; one that is accepted drops all others."""
+    out, drawn = tmp_path / "r", {"bpe_dropout": 0.3, "bpe_dropout_copies": 2}
+    train(recipe(corpus, tokenizer=drawn), out)
+    [own] = tokens_in(out)
+    write_pair(tmp_path / "text", SENTENCES)
+    with pytest.raises(InvalidRequestError, match="the training text, or its tokens in cache/, is not what"):
+        train(recipe(corpus, tokenizer=drawn), out)
+    with pytest.raises(InvalidRequestError, match="another recipe"):
+        train(recipe(corpus, tokenizer=drawn, train={"seed": 9}), out)
+    assert own in tokens_in(out)
+    assert len(tokens_in(out)) == 2
+    write_pair(tmp_path / "text", SENTENCES * 2)
+    train(recipe(corpus, tokenizer=drawn), out)
+    assert tokens_in(out) == [own]
+
+
+def test_pruning_keeps_the_tokens_that_it_uses(corpus: str, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    out = tmp_path / "p"
+    former = out / "cache" / "0123456789abcdef"
+    former.mkdir(parents=True)
+    (out / "request.json").write_text("{}")
+    written = PruningRun(tmp_path / "c", [9], [corpus], corpus, out, SETTINGS).run()
+    assert not former.exists()
+    former.mkdir()
+    nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 2)
+    assert not former.exists()
+    assert len(tokens_in(out)) == 1
+
+
 def test_training_resumes_with_the_same_text_only(corpus: str, tmp_path: Path) -> None:
     dev = write_pair(tmp_path / "dev", SENTENCES[:3])
     asked = recipe(corpus, data={"dev": dev})

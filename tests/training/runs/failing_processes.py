@@ -39,7 +39,7 @@ def broken_loss(rank: int) -> Iterator[None]:
         SummedLoss.forward = forward  # type: ignore[method-assign]
 
 
-def fail(log: RunLog) -> None:
+def fail(log: RunLog, *, due: bool) -> None:
     """An evaluation."""
     raise HmcError("the disk is full")
 

@@ -16,6 +16,7 @@ from tests.training.pruning.test_run_inputs import SETTINGS, recipe
 
 from hmc.artifact import HeadBudget, HeadLayout, HmcError, InvalidArtifactError, InvalidRequestError, load_checkpoint
 from hmc.training import PruningRun, TrainingRun, nested_finetune, train
+from hmc.training.trainer.trainer import plan_training
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,27 @@ def test_a_corrected_tokenizer_is_read_again(corpus: str, finished: Path, tmp_pa
         TrainingRun(settings, tmp_path / "r")
     shutil.copy(finished / "tokenizer.model", file)
     TrainingRun(settings, tmp_path / "r")
+
+
+def test_a_tokenizer_and_a_layout_that_changed_are_refused_by_name(corpus: str, tmp_path: Path) -> None:
+    """A flipped bit in a vocabulary gives other tokens, and a flipped digit of a layout another model."""
+    heads, out = tmp_path / "heads.json", tmp_path / "r"
+    heads.write_text(json.dumps({"encoder_self": [[0]], "decoder_self": [[0]], "cross": [[0, 1]]}))
+    settings = recipe(corpus, model={"layout": str(heads)})
+    train(settings, out)
+    for name in ("tokenizer.model", "layout.json"):
+        whole = (out / name).read_bytes()
+        damaged = bytearray(whole)
+        damaged[len(whole) // 2] ^= 1
+        for content in (damaged, whole[:-1], None):
+            (out / name).unlink() if content is None else (out / name).write_bytes(content)
+            for begin in (train, plan_training):
+                with pytest.raises(InvalidArtifactError, match=rf"run folder .*\n.*{name} is .*\nPut it back"):
+                    begin(settings, out)
+        (out / name).write_bytes(whole)
+    train(settings, out)
+    (out / "digests.json").unlink()  # as in a folder of an earlier version
+    train(settings, out)
 
 
 def test_a_request_that_a_full_disk_cut_short(corpus: str, tmp_path: Path) -> None:

@@ -46,12 +46,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def folder(corpus: str, forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two processes: `none`, `random`, `important`, `whole`, `resumed`; pruning runs `prune`, `neurons`."""
+    """Runs of two processes: `none`, `random`, `important`, `whole`, `resumed`, `patient`; pruning runs `prune`,
+    `neurons`."""
     folder = tmp_path_factory.mktemp("two")
     tiny_checkpoint_at(folder / "c", gates=False)
     runs = [(str(mask).partition(":")[0].lower(), recipe(corpus, 2, STEPS, headmask=mask), 0) for mask in MASKS]
     noisy = recipe(corpus, 2, 12, dropout=0.3, headmask="random:25%")
     runs += [("whole", noisy, 0), ("resumed", noisy, 9)]
+    patient = recipe(corpus, 2, 12, patience=2, warmup_steps=1, learning_rate=1e-7)  # so that no BLEU is better
+    often = patient.run.model_copy(update={"eval_every": 2})
+    runs += [("patient", patient.model_copy(update={"run": often}), 6)]
     run = {"device": "cpu", "devices": 2, "eval_sentences": 1, "log_every": 10, "save_every": 10}
     settings = {"close_steps": 20, "recover_steps": 4, "batch_tokens": 512, "run": run}
     description = {
@@ -157,6 +161,13 @@ def test_two_processes_learn_what_one_does_on_the_same_global_batch(
 def test_two_processes_resume_exactly(folder: Path) -> None:
     """With dropout, every process must restore its own random numbers."""
     assert same(load_checkpoint(folder / "whole" / "final"), load_checkpoint(folder / "resumed" / "final"))
+
+
+def test_two_processes_end_early_together(folder: Path) -> None:
+    """Only the first process knows the dev BLEU. The run broke off before the evaluation that ends it."""
+    progress = json.loads((folder / "patient" / "state" / "progress.json").read_text())
+    assert [entry["step"] for entry in progress["evaluations"]] == [2, 4, 6]
+    assert progress["step"] == load_checkpoint(folder / "patient" / "final").config.provenance["updates"] == 6
 
 
 def test_a_state_of_two_processes_is_not_resumed_by_one(folder: Path, corpus: str) -> None:

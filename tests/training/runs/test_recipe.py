@@ -1,6 +1,5 @@
 """Recipes: errors list every problem and suggest the nearest key; overrides have types."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 
 from hmc.artifact import InvalidRequestError
 from hmc.training import load_recipe
-from hmc.training.runs.recipe import same_run
 
 MINIMAL = '[data]\ntrain = ["a.en a.de"]\ndev = "b.en b.de"\n'
 
@@ -101,23 +99,6 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[3].glob("recipes/*.toml")), ids=lambda p: p.stem)
 def test_shipped_recipes_are_valid(path: Path) -> None:
     load_recipe(path)
-
-
-def test_a_run_of_an_earlier_version_is_the_same_run(tmp_path: Path) -> None:
-    """An earlier version wrote recipe.json with fewer settings, and without [run]."""
-    path = recipe(tmp_path, MINIMAL)
-    now = load_recipe(path, ["run.log_every=3"])
-    stored = now.model_dump(mode="json", exclude={"run"})
-    assert same_run(json.dumps(stored), now)
-    for later in ("layout", "start_from"):
-        del stored["model"][later]
-    del stored["train"]["headmask"]
-    assert same_run(json.dumps(stored), now)
-    assert same_run(json.dumps(stored, indent=4, sort_keys=True), load_recipe(path, ["run.devices=2"]))
-    assert not same_run(json.dumps(stored), load_recipe(path, ["train.headmask='random:3'"]))
-    assert not same_run(json.dumps(stored), load_recipe(path, ["train.seed=2"]))
-    assert not same_run(json.dumps(stored | {"more": 1}), now)
-    assert not same_run("{", now)
 
 
 @pytest.mark.parametrize("override", ["train.steps=true", "train.weight_decay=true", "data.dev=false"])

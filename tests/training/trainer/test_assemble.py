@@ -13,7 +13,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.tokenizer.files import TOKENIZER, read_tokenizer
 from hmc.training import Recipe, export_tensors
-from hmc.training.runs.recipe import TrainSection
+from hmc.training.runs.recipe import RunSection, TrainSection
 from hmc.training.trainer.assemble import check_parts, check_schedule, make_model, make_vocabulary, settled
 
 
@@ -146,10 +146,15 @@ def test_a_start_with_fewer_heads_says_how_to_keep_them(tiny_checkpoint: Path, t
         ({"steps": 100, "cooldown_steps": 5000}, ["end before the warm-up", "begin before the warm-up ends"]),
         ({"steps": 5000, "headmask": "random:2,after=5000"}, ["masks nothing: after=5,000"]),
         ({"steps": 5000, "warmup_steps": 500, "cooldown_steps": 4500, "headmask": "random:2,after=10"}, []),
+        ({"patience": 3, "cooldown_steps": 500}, ["train.patience 3 may end the run before its cool-down"]),
+        ({"patience": 12, "steps": 10_000}, ["train.patience 12 ends nothing", "after update 10,000, and"]),
+        ({"patience": 11, "steps": 10_000}, []),
+        ({"patience": 3, "steps": 2000, "warmup_steps": 1}, ["ends nothing", "after update 2,000, and"]),
+        ({"patience": 2, "steps": 2000, "warmup_steps": 1}, []),
         ({}, []),
     ],
 )
 def test_steps_that_contradict_each_other(given: dict[str, object], words: list[str]) -> None:
-    told = "; ".join(check_schedule(TrainSection.model_validate(given)))
+    told = "; ".join(check_schedule(TrainSection.model_validate(given), RunSection()))
     assert [word for word in words if word not in told] == []
     assert bool(told) == bool(words)

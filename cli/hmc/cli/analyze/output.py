@@ -27,13 +27,15 @@ def carry_out(
     """
     import matplotlib  # noqa: F401  # fails now, not after the analysis, where it is missing
 
+    from hmc.artifact.stopping import stoppable
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.progress import steps
     from hmc.training.analysis.common.result import write_result
 
     check_run_folder(out)  # a checkpoint has an importance.json of its own, which must not be overwritten
-    with steps(open_console(stderr=True)) as progress:
+    kept = f"an analysis writes nothing to {out} before its end; the same command begins anew"
+    with stoppable(lambda: kept), steps(open_console(stderr=True)) as progress:
         result = analyse(progress)
     for corpus in result.corpora:
         for reason in corpus.left_out:

@@ -1,7 +1,7 @@
 """What every command is wrapped in: values of options are checked, errors and signals become exit codes.
 
 Exit codes: 0 success, 1 a bug, 2 a wrong command line, input or artifact, 75 what may pass (a server that does not
-answer), 130 Ctrl-C. `hmc.cli.reference` has the whole list.
+answer), 130 Ctrl-C, 143 SIGTERM. `hmc.cli.reference` has the whole list.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import inspect
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from itertools import takewhile
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import BadParameter
@@ -26,6 +24,7 @@ from typer.models import OptionInfo
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InternalServiceError, RetryableError, plain_problem, renamed
+from hmc.artifact.stopping import Stopped
 from hmc.cli.common.consoles import say
 from hmc.cli.common.options import opt
 
@@ -73,8 +72,8 @@ OF_FIELDS = {
 """Field of a request or of settings → the parameter of commands that sets it, where the names differ."""
 TRY_AGAIN = 75
 """The exit code of a command that may succeed later as it is: EX_TEMPFAIL of sysexits.h."""
-EXIT_CODE = 128 + signal.SIGTERM
-"""The exit code that shells report for a process ended by SIGTERM."""
+SIGNALLED = 128
+"""What shells add to the number of a signal that ended a process, for its exit code."""
 
 
 QUIET = Annotated[bool, opt(SAYING, "Say nothing but the result and errors.", "--quiet", "-q")]
@@ -93,8 +92,11 @@ def reported(options: Mapping[str, str] | None = None, given: Mapping[str, Any] 
     try:
         yield
         return
+    except Stopped as stopped:
+        code = SIGNALLED + stopped.number
+        complain(f"{signal.Signals(stopped.number).name}: {stopped}")
     except KeyboardInterrupt:
-        code = 130
+        code = SIGNALLED + signal.SIGINT
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         _drop_unwritten()
         code = 141
@@ -211,23 +213,6 @@ def complain(message: str, code: int = 2) -> int:
     except OSError:  # Python would try again when it ends, and change the exit code
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return code
-
-
-@contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """SIGTERM raises SystemExit inside the block. Outside the main thread it does nothing: no signal arrives there."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _exit)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _exit(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_CODE)
 
 
 class CheckedCommand(TyperCommand):

@@ -149,10 +149,10 @@ def command(
 
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.precisions import PRECISIONS
+    from hmc.artifact.stopping import stoppable
     from hmc.benchmark.budget.compile import CompilePlan
     from hmc.benchmark.budget.find import BudgetSearch
     from hmc.benchmark.measure.text import TestSet
-    from hmc.cli.common.commands import exit_on_sigterm
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.options import parse_precisions
     from hmc.cli.common.outputs import say_replaced
@@ -179,7 +179,7 @@ def command(
     say_replaced(out)
     if left_out:
         note(console, f"--shortlist: {left_out} of its pairs are in --eval and are not learnt from", style="yellow")
-    with exit_on_sigterm():
+    with stoppable(lambda: f"{out} is as it was before; the same command begins anew"):
         if search:
             manifest = _search(search, console, open_console(stderr=as_json))
             searched = {"search": search.to_dict()}

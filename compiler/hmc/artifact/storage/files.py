@@ -69,9 +69,11 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
             new.replace(path)
 
 
-def write_digests(folder: Path) -> None:
-    """Writes DIGESTS: the sha256 of every other file of a directory, by its path in it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / DIGESTS)
+def write_digests(folder: Path, names: Collection[str] | None = None) -> None:
+    """Writes DIGESTS: the sha256 of every other file of a directory, by its path in it. names: of these alone, if they
+    are there."""
+    paths = folder.rglob("*") if names is None else [folder / name for name in names]
+    files = sorted(path for path in paths if path.is_file() and path != folder / DIGESTS)
     digests = {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
     write_whole(folder / DIGESTS, json.dumps({"sha256": digests}, indent=1) + "\n")
 
@@ -263,7 +265,7 @@ def _sync(file: Path) -> None:
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with path.open("rb") as handle:
-        state = _state(handle.fileno())
+        state = _state(os.fstat(handle.fileno()))
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
     _known[str(path.absolute())] = state, digest
     return digest
@@ -273,17 +275,37 @@ def sha256_unless_known(path: Path) -> str:
     """As `sha256_file`, but a file that this process has hashed is not read again while it is unchanged."""
     state, digest = _known.get(str(path.absolute()), (None, ""))
     with path.open("rb") as handle:
-        if state == _state(handle.fileno()):
+        if state == _state(os.fstat(handle.fileno())):
             return digest
     return sha256_file(path)
+
+
+def sha256_remembered(files: Collection[Path], memory: Path) -> dict[Path, str]:
+    """Returns the sha256 of files. The file `memory` remembers them: a file that is unchanged since is not read again.
+
+    A memory that is missing or damaged remembers nothing. Raises OSError.
+    """
+    known = read_json(memory)[0]
+    digests = dict[Path, str]()
+    entries = dict[str, Any]()
+    for file in files:
+        place = str(file.resolve())
+        state = list(_state(file.stat()))
+        entry = known.get(place)
+        if not isinstance(entry, dict) or entry.get("state") != state or not isinstance(entry.get("sha256"), str):
+            entry = {"state": state, "sha256": sha256_file(file)}
+        entries[place] = entry
+        digests[file] = entry["sha256"]
+    if entries != known:
+        write_whole(memory, json.dumps(entries, indent=1) + "\n", several=True)
+    return digests
 
 
 _known: dict[str, tuple[tuple[int, ...], str]] = {}
 
 
-def _state(handle: int) -> tuple[int, ...]:
+def _state(found: os.stat_result) -> tuple[int, ...]:
     """Properties of a file; a write to the file changes at least one of them."""
-    found = os.fstat(handle)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

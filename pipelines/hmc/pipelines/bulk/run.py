@@ -10,6 +10,7 @@ from typing import Any
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.stopping import stoppable
 from hmc.pipelines.bulk.corpus import Corpus
 from hmc.pipelines.bulk.engines import BulkEngine, BulkLevel, EngineName, LocalEngine
 from hmc.pipelines.bulk.output import FIRST, NOTES, TRANSLATIONS, ShardFiles, Store, open_store
@@ -77,8 +78,8 @@ def translate_corpus(
     often the run was interrupted.
 
     Raises InvalidRequestError if `out` is of another corpus, bundle, level or options, and if a file cannot be read;
-    lines that cannot be translated are in the report. Raises also what the engine raises; everything that was written
-    before stays, and the same call goes on.
+    lines that cannot be translated are in the report. Raises also what the engine raises, and Stopped after SIGTERM or
+    Ctrl-C; everything that was written before stays, and the same call goes on.
     """
     settings = settings or BulkSettings()
     files = ShardFiles(settings, level.name)
@@ -92,7 +93,12 @@ def translate_corpus(
         **settings.identity(),
     }
     shards = -(-corpus.lines // settings.shard_lines)
-    with store.taken(request):
+
+    def kept() -> str:
+        written = shards - len(_missing(store, files, shards))
+        return f"{written:,} of {shards:,} shards in {out} are kept; the same command goes on after them"
+
+    with stoppable(kept), store.taken(request):
         missing = _missing(store, files, shards)
         meter = Meter(corpus.lines, report)
         seconds = 0.0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.stopping import stoppable
 from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
 from hmc.pipelines.distillation.filters import Filters, Skipped
 from hmc.pipelines.distillation.results import Distilled, write_results
@@ -53,7 +54,7 @@ def distill(
 
     Raises InvalidRequestError if `out` is of another teacher, text or search, if a file cannot be read, if references
     do not fit, and if nothing is left to train with; InvalidArtifactError for a damaged teacher;
-    DeviceUnavailableError.
+    DeviceUnavailableError; Stopped after SIGTERM or Ctrl-C, which drops the file of translations that is being made.
     """
     settings, filters = settings or DistillSettings(), filters or Filters()
     precision, files = precision_of(settings), read_sources(sources)
@@ -66,7 +67,12 @@ def distill(
     identity = {"teacher": checkpoint_digest(checkpoint), "sources": source_text, **settings.identity(precision)}
     total = sum(file.lines for file in files)
     shards = -(-total // settings.shard_lines)
-    with taken_folder(out, identity, FIRST):
+
+    def kept() -> str:
+        written = sum(shard_path(out, number).is_file() for number in range(shards))
+        return f"{written:,} of {shards:,} files of translations in {out} are kept; the same command goes on after them"
+
+    with stoppable(kept), taken_folder(out, identity, FIRST):
         missing = {number for number in range(shards) if not shard_path(out, number).is_file()}
         if missing:
             text = sample(sources, total, CALIBRATION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,10 +18,13 @@ from hmc.artifact import Checkpoint, HeadBudget, InvalidRequestError, load_check
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
+from hmc.artifact.stopping import Stopped
 from hmc.training import PruneSettings, PruningRun
 from hmc.training.pruning.schedule import DECIDED_FROM
-from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, goals_of
+from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, PruneProgress, goals_of
+from hmc.training.runs.folder import working_in
 from hmc.training.runs.recipe import RunSection
+from hmc.training.runs.state import saved_progress
 
 SETTINGS = PruneSettings(
     close_steps=30,
@@ -81,14 +85,25 @@ def test_measured_latencies_correct_the_choice(
 def test_an_interrupted_run_ends_at_the_same_model(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = LatencyPlan(table(), goals_of([2.0], [], WHOLE_MS), lambda model: table().ms(of(model)) * 1.1)
+    """Also by a signal while a model is measured: the updates before are saved."""
+    goals = goals_of([2.0], [], WHOLE_MS)
+    plan = LatencyPlan(table(), goals, lambda model: table().ms(of(model)) * 1.1)
+
+    def stopped(_: Checkpoint) -> float:
+        signal.raise_signal(signal.SIGTERM)
+        return 0.0
+
     [expected] = run(folder, tmp_path / "whole", plan)
     assert "apart" not in capsys.readouterr().err, "a tenth is within what a table may be wrong by"
-    for stop, saved in ((9, 0), (29, 7)):  # before the decision, and after it, in a run that goes on from update 7
-        assert stop != int(DECIDED_FROM * 30)
-        with interrupted(stop - saved):
-            run(folder, tmp_path / "broken", plan)
-    [found] = run(folder, tmp_path / "broken", plan)
+    broken, last = tmp_path / "broken", int(DECIDED_FROM * 30)
+    with interrupted(9):
+        run(folder, broken, plan)
+    with pytest.raises(Stopped, match="the last state that was saved in"), working_in(broken):
+        run(folder, broken, LatencyPlan(table(), goals, stopped))
+    assert saved_progress(broken / "state", PruneProgress).step == last == 25
+    with interrupted(29 - last):
+        run(folder, broken, plan)
+    [found] = run(folder, broken, plan)
     assert of(found) == of(expected)
     for name, tensor in expected.tensors.items():
         np.testing.assert_array_equal(found.tensors[name], tensor)

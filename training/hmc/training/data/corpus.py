@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.files import digest_problems, sha256_file, write_digests, write_whole
+from hmc.artifact.storage.files import digest_problems, sha256_remembered, write_digests, write_whole
 from hmc.artifact.tokenizer.files import TokenizerFiles
 from hmc.training.data.counts import Limit, PairCounts
 from hmc.training.data.parallel_text import corpus_files, filled_pairs, is_by_rows, read_pairs
@@ -24,6 +25,12 @@ from hmc.training.data.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 COUNTS = "counts.json"
 """File beside the tokens: what was read and what was left out (`PairCounts`)."""
+FILES = "files.json"
+"""File in the cache: the sha256 of every text file, so that an unchanged file is not read again."""
+ARROW = "arrow"
+"""Folder in the cache that tokens are first written to."""
+KEY_DIGITS = 16
+"""Hexadecimal digits in the name of a folder of tokens."""
 
 
 class Splitting(NamedTuple):
@@ -96,6 +103,13 @@ class TokenCorpus:
                 "choose another --out to train with the new text (BPE-dropout draws new tokens when cache/ is deleted)"
             )
 
+    def drop_others(self) -> None:
+        """Deletes all other tokens of the cache: those of earlier texts, and those that were never finished."""
+        name = re.compile(rf"[0-9a-f]{{{KEY_DIGITS}}}|{ARROW}")
+        for entry in self.folder.parent.iterdir():
+            if name.fullmatch(entry.name) and entry.name != self.folder.name:
+                shutil.rmtree(entry)
+
     @classmethod
     def build(
         cls,
@@ -108,72 +122,79 @@ class TokenCorpus:
     ) -> TokenCorpus:
         """Tokenises `corpora` into the folder `cache`, or maps the tokens that it already holds for the same input.
 
-        Tokens that are not as they were written are made again, with a warning. Pairs are left out when a side is empty
-        or longer than `max_length` tokens (EOS counted). languages: source and
-        target, which choose the columns of JSONL, Parquet and hub corpora. Rows are read, tokenised and written some
-        thousands at a time. Raises InvalidRequestError as `read_pairs`, when no pair is left, and for dropout
-        in a unigram vocabulary.
+        A text file is known by its bytes, wherever it lies and whenever it was written. Tokens that are not as they
+        were written are made again, with a warning. Pairs are left out when a side is empty or longer than
+        `max_length` tokens (EOS counted). languages: source and target, which choose the columns of JSONL, Parquet and
+        hub corpora. Rows are read, tokenised and written some thousands at a time. Raises InvalidRequestError as
+        `read_pairs`, when no pair is left, and for dropout in a unigram vocabulary.
         """
         segmentation = segmentation or Splitting()
         vocabulary.encode("a", dropout=segmentation.dropout)  # refuses what it cannot do before all text is read
-        import datasets
-
-        drawn = segmentation.dropout > 0  # other tokens each time: found again by the text, wherever it lies
-        inputs = [_content(corpus, languages) if drawn else _identity(corpus, languages) for corpus in corpora]
-        names = [] if drawn else corpora
-        key = hashlib.sha256(json.dumps([names, inputs, max_length, vocabulary.digest, segmentation]).encode())
-        folder = cache / key.hexdigest()[:16]
+        settings = (max_length, vocabulary.digest, segmentation)
+        remembered = (cache / FILES).is_file()
+        key = _key(corpora, languages, settings, cache / FILES)
+        if remembered and not (cache / key[:KEY_DIGITS]).is_dir():
+            # All text will be read: so read it for its digests too, in case the file that remembers them is damaged.
+            (cache / FILES).unlink()
+            key = _key(corpora, languages, settings, cache / FILES)
+        folder = cache / key[:KEY_DIGITS]
         if problems := digest_problems(folder):
             log.warning("the tokens in %s are damaged, and are made again: %s", folder, "; ".join(problems))
             shutil.rmtree(folder)
         if not (folder / "dataset_info.json").is_file():
-            datasets.disable_progress_bars()
-            features = datasets.Features(
-                {c: datasets.List(datasets.Value("int32")) for c in ("source", "target")}
-                | {c: datasets.Value("int32") for c in ("source_length", "target_length")}
-            )
-            try:
-                rows = datasets.Dataset.from_generator(
-                    _rows,
-                    features=features,
-                    cache_dir=str(cache / "arrow"),
-                    gen_kwargs={
-                        "corpora": corpora,
-                        "model": vocabulary.serialized,
-                        "max_length": max_length,
-                        "languages": languages,
-                        "segmentation": segmentation,
-                        "counts_file": folder / COUNTS,
-                    },
-                    fingerprint=key.hexdigest()[:32],
-                )
-            except datasets.exceptions.DatasetGenerationError as error:
-                if isinstance(error.__cause__, (InvalidRequestError, OSError)):
-                    raise error.__cause__ from None  # its message names the problem
-                raise
-            cast(datasets.Dataset, rows).save_to_disk(str(folder))
-            shutil.rmtree(cache / "arrow")  # the same rows: the disk need not hold them twice
-            write_digests(folder)
+            arguments: dict[str, object] = {
+                "corpora": corpora,
+                "model": vocabulary.serialized,
+                "max_length": max_length,
+                "languages": languages,
+                "segmentation": segmentation,
+                "counts_file": folder / COUNTS,
+            }
+            _write_tokens(folder, key, arguments)
         return cls(folder)
 
 
-def _identity(corpus: str, languages: tuple[str, str]) -> list[list[object]]:
-    """Returns what the tokens depend on besides the corpus's name: path, size and time of its files; and its languages
-    where they choose columns. Text files are read alike for all languages."""
-    chosen: list[list[object]] = [list(languages)] if is_by_rows(corpus) else []
-    return chosen + [
-        [str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(corpus) if f.is_file()
-    ]
+def _write_tokens(folder: Path, key: str, arguments: dict[str, object]) -> None:
+    """Writes the rows of `_rows(**arguments)` to a folder of tokens."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    features = datasets.Features(
+        {c: datasets.List(datasets.Value("int32")) for c in ("source", "target")}
+        | {c: datasets.Value("int32") for c in ("source_length", "target_length")}
+    )
+    arrow = folder.with_name(ARROW)
+    try:
+        rows = datasets.Dataset.from_generator(
+            _rows, features=features, cache_dir=str(arrow), gen_kwargs=arguments, fingerprint=key[:32]
+        )
+    except datasets.exceptions.DatasetGenerationError as error:
+        if isinstance(error.__cause__, (InvalidRequestError, OSError)):
+            raise error.__cause__ from None  # its message names the problem
+        raise
+    cast(datasets.Dataset, rows).save_to_disk(str(folder))
+    shutil.rmtree(arrow)  # the same rows: the disk need not hold them twice
+    write_digests(folder)
 
 
 READ_BY = (".gz", ".jsonl", ".parquet", ".tsv")
 """Suffixes of files that say how they are read."""
 
 
-def _content(corpus: str, languages: tuple[str, str]) -> list[object]:
-    """Returns what the tokens depend on, wherever the files lie: their bytes, the endings by which they are read."""
-    files = [[[s for s in file.suffixes if s in READ_BY], sha256_file(file)] for file in corpus_files(corpus)]
-    return [files or corpus, list(languages) if is_by_rows(corpus) else []]
+def _key(corpora: list[str], languages: tuple[str, str], settings: tuple[object, ...], memory: Path) -> str:
+    """Returns a digest of what tokens depend on: `settings`, the bytes of the text, and how it is read.
+
+    memory: see `sha256_remembered`. A corpus on the hub is known by its name. Languages count where they choose
+    columns: text files are read alike for all of them.
+    """
+    files = [[file for file in corpus_files(corpus) if file.is_file()] for corpus in corpora]
+    digests = sha256_remembered([file for group in files for file in group], memory)
+    inputs = list[object]()
+    for corpus, group in zip(corpora, files, strict=True):
+        contents = [[[s for s in file.suffixes if s in READ_BY], digests[file]] for file in group]
+        inputs.append([contents or corpus, list(languages) if is_by_rows(corpus) else []])
+    # The empty list keeps the keys of earlier versions, whose tokens of BPE-dropout could not be drawn again.
+    return hashlib.sha256(json.dumps([[], inputs, *settings]).encode()).hexdigest()
 
 
 def _rows(

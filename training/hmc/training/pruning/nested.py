@@ -26,7 +26,7 @@ from hmc.training.model.regimes import freeze, open_gates, select_layout
 from hmc.training.pruning.levels import Levels, nested_ranking, numbers_of, ranking_without_closing
 from hmc.training.pruning.request import length_limit, prune_corpus, request_text
 from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, take_over
+from hmc.training.runs.folder import REQUEST, WHERE, check_pruning_folder, differences, hold, take_over, where
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
@@ -51,7 +51,7 @@ class NestedProgress(RunProgress):
     ranking: dict[str, list[list[float]]] = field(default_factory=dict)
     """Scores of the heads; empty in states of earlier versions."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of nested fine-tuning and of distillation; empty in states of earlier versions."""
+    """Settings of nested fine-tuning and of distillation, with WHERE; empty in states of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class NestedRun(Schedule):
             request = {"source": str(source), "targets": [b.name for b in targets], "train": list(train), "dev": dev}
             text = request_text(out, request | {"nested_steps": steps}, settings)
         self.fabric = make_fabric(settings.run)
-        with first_process_first(self.fabric):
+        with first_process_first(self.fabric, stops=True):
             if self.fabric.is_global_zero:
                 hold(out)
             if text and self.fabric.is_global_zero:
@@ -115,7 +115,8 @@ class NestedRun(Schedule):
         ranking: HeadScores = nested_ranking(smaller) if smaller else self._ranking()
         seed_process(self.fabric, settings.seed)
         inputs = Inputs(corpus, self.dev, checkpoint_digest(source), teacher.digest if teacher else "")
-        fresh = NestedProgress(steps=steps, settings=settings.model_dump(mode="json", include={"nested", "distill"}))
+        own = settings.model_dump(mode="json", include={"nested", "distill"}) | {WHERE: where(out)}
+        fresh = NestedProgress(steps=steps, settings=own)
         fresh.ranking = {kind: np.asarray(ranking[kind]).tolist() for kind in KINDS}
         self.loop = Loop(
             self.fabric, self.model, [{"params": freeze(self.model, settings.freeze), "name": "weights"}], inputs,
@@ -144,7 +145,7 @@ class NestedRun(Schedule):
             log.say_warnings(self.settings.warmup_problems(self.steps))
             self.loop.run(self, log)
             self.fabric.barrier()  # the result is not written before every process has seen that it is missing
-            with first_process_first(self.fabric):
+            with first_process_first(self.fabric, stops=True):
                 if self.fabric.is_global_zero:
                     self._finish(log, written)
         return written
@@ -161,7 +162,7 @@ class NestedRun(Schedule):
         rate = self.loop.updater.optimizer.param_groups[0]["lr"]
         return {"heads": float(self.levels.trained(step)[-1]), "rate": rate}
 
-    def evaluate(self, log: RunLog) -> None:
+    def evaluate(self, log: RunLog, *, due: bool) -> None:  # noqa: ARG002 - see Schedule
         """Scores every level on dev by greedy search, and writes a checkpoint."""
         scores, step = self._score(beam=1), self.progress.step
         log.report(step, {"dev BLEU": scores.bleu} | {f"h{h}": s.bleu for h, s in scores.by_heads.items()})
@@ -196,10 +197,11 @@ class NestedRun(Schedule):
                 f"{state} is of {saved.steps or saved.step} steps, not {self.steps}; give that number to "
                 "--nested-steps, or delete the folder to fine-tune anew"
             )
-        if saved.settings and saved.settings != asked.settings:
+        there = {WHERE: asked.settings[WHERE]} | saved.settings
+        if saved.settings and (found := differences(there, asked.settings)):
             raise InvalidRequestError(
-                f"{state} is of other settings of nested fine-tuning or distillation ({saved.settings}, not "
-                f"{asked.settings}); give those, or delete the folder to fine-tune anew"
+                f"{state} is of other settings of nested fine-tuning or distillation ({'; '.join(found)}); give the "
+                "same, or delete the folder to fine-tune anew"
             )
 
     def _is_written(self, path: Path) -> bool:

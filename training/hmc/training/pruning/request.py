@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from os.path import normpath, relpath
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ from hmc.training.data.parallel_text import check_corpora
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import teacher_path
 from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.folder import REQUEST, has_results
+from hmc.training.runs.folder import REQUEST, WHERE, differences, has_results, where
 from hmc.training.runs.processes import check_device
-
-FILES = ("source", "train", "dev")
-"""What of a request names files."""
 
 
 def check_request(settings: PruneSettings, neurons: Sequence[NeuronBudget], nested_steps: int) -> None:
@@ -57,20 +53,21 @@ def request_text(out: Path, request: dict[str, Any], settings: PruneSettings) ->
     A run folder with results belongs to one request. Only `settings.run` may change when the run resumes, and nested
     fine-tuning may be added. Raises InvalidRequestError, naming the differences, for another request.
     """
-    request = request | {"where": _where(out)}
+    request = request | {WHERE: where(out)}
     path, text = out / REQUEST, _text(request, settings)
     if not path.is_file():
         return text
     stored = path.read_text(encoding="utf-8")
-    differences = request_differences(stored, request, settings)
-    if differences == []:
+    different = request_differences(stored, request, settings)
+    if different == []:
         former = json.loads(stored)
         whole = request | {"nested_steps": request["nested_steps"] or former.get("nested_steps", 0)}
         return _text(whole, settings) if any(former.get(key) != value for key, value in whole.items()) else None
     if has_results(out):
-        named = f" ({'; '.join(differences)})" if differences else ""
+        named = f" ({'; '.join(different)})" if different else ""
         raise InvalidRequestError(
-            f"{out} holds a pruning run with other settings{named}; choose another --out or delete it"
+            f"{out} holds a pruning run with other settings{named}; give the same, choose another --out, or delete "
+            f"{out}"
         )
     return text
 
@@ -84,13 +81,12 @@ def request_differences(stored: str, request: dict[str, Any], settings: PruneSet
 
     None: `stored` cannot be read. How a run is carried out (`settings.run`) is not compared. Nested fine-tuning may be
     left out or added. An earlier version may have stored fewer settings: they have the values that it worked with, and
-    `dev` and `nested_steps` are not compared. Files are the same when they have the same place on the machine, or the
-    same place beside the run folder (a folder that was moved goes on).
+    `dev` and `nested_steps` are not compared. Names of files are compared by place (`runs.folder.differences`).
     """
-    here = request.get("where") or _where(Path())
+    here = request.get(WHERE) or where(Path())
     try:
         former = json.loads(stored)
-        given, then = former.pop("settings"), former.get("where", here)
+        given = former.pop("settings")
         worked_with: dict[str, Any] = {
             "bpe_dropout": 0.0,
             "bpe_dropout_copies": 1,
@@ -102,31 +98,11 @@ def request_differences(stored: str, request: dict[str, Any], settings: PruneSet
         return None
     if not former.get("nested_steps"):
         former_settings = former_settings.model_copy(update={"nested": settings.nested})
-    former = {"dev": request["dev"]} | former | {"where": request.get("where")}
-    for key in FILES:
-        if key in request and _same_files(former.get(key), then, request[key], here):
-            former[key] = request[key]
+    former = {WHERE: here, "dev": request["dev"]} | former
     if not (former.get("nested_steps") and request["nested_steps"]):
         former["nested_steps"] = request["nested_steps"]
     before = former | former_settings.model_dump(mode="json", exclude={"run"})
-    now = request | settings.model_dump(mode="json", exclude={"run"})
-    names = dict.fromkeys([*before, *now])
-    return [f"{n}: {before.get(n)} there, {now.get(n)} here" for n in names if before.get(n) != now.get(n)]
-
-
-def _where(out: Path) -> list[str]:
-    """The folder that paths are relative to, and the run folder."""
-    return [str(Path.cwd()), str(out.resolve())]
-
-
-def _same_files(before: Any, then: list[str], now: Any, here: list[str]) -> bool:
-    """Whether two corpora, or lists of them, name the same files. then, here: `_where` they were named."""
-    whole, beside = list[list[str]](), list[list[str]]()
-    for value, (folder, out) in ((before, then), (now, here)):
-        words = " ".join(value if isinstance(value, list) else [str(value)]).split()
-        whole.append([normpath(Path(folder) / word) for word in words])
-        beside.append([relpath(path, out) for path in whole[-1]])
-    return whole[0] == whole[1] or beside[0] == beside[1]
+    return differences(before, request | {WHERE: here} | settings.model_dump(mode="json", exclude={"run"}))
 
 
 def check_inputs(checkpoint: Path, settings: PruneSettings, corpora: Sequence[str]) -> None:

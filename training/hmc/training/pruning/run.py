@@ -23,6 +23,7 @@ from hmc.artifact.model.ffn import NeuronBudget
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
+from hmc.artifact.stopping import deferred
 from hmc.training.data.corpus import count_pairs
 from hmc.training.data.parallel_text import DevText, check_corpora, read_dev
 from hmc.training.data.vocabulary import Vocabulary
@@ -48,7 +49,7 @@ from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyPlan, PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
-from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, release, take_over
+from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, take_over, working_in
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
@@ -158,7 +159,7 @@ class PruningRun:
         longest = length_limit(self.source, settings).tokens
         teacher = load_teacher(settings.distill, source, config.architecture, self.vocabulary, longest)
         self.fabric = make_fabric(settings.run)
-        with first_process_first(self.fabric):
+        with first_process_first(self.fabric, stops=True):
             if self.fabric.is_global_zero:
                 hold(out)
             if text and self.fabric.is_global_zero:
@@ -201,7 +202,7 @@ class PruningRun:
             limit = length_limit(self.source, self.settings)
             log.say_texts(self.loop.inputs, limit, self.vocabulary, self.source.architecture.max_positions)
             log.say_warnings(self.settings.warmup_problems(total))
-            with first_process_first(self.fabric):
+            with first_process_first(self.fabric, stops=True):
                 if first and not progress.before:
                     open_gates(self.model)
                     progress.before = self._evaluate(log, "before").to_json()
@@ -209,21 +210,24 @@ class PruningRun:
                 if number < progress.stage:
                     continue
                 offset = sum(s.steps for s in self.stages[:number])
-                if stage.kind == "close":
-                    closing = ClosingSchedule(
-                        self._targets(stage), stage.steps, self.settings, progress, log.say, offset
-                    )
-                    self.loop.run(closing, log, offset)
-                    closing.finish()
-                else:
-                    self._mask()
-                    self.loop.run(_Recovery(stage.steps, self.settings, offset, self._idle()), log, offset)
-                    self._finish(stage, log)
-                progress.stage, progress.step = number + 1, 0
-                # A recovery ends with an evaluation, which has shown that the weights can be used.
-                if self.loop.updater.tally.check() or stage.kind == "recover":
-                    self.loop.save()
+                with deferred():  # until the last update of a closing stage is saved with what it closed
+                    self._carry_out(stage, offset, log)
+                    progress.stage, progress.step = number + 1, 0
+                    # A recovery ends with an evaluation, which has shown that the weights can be used.
+                    if self.loop.updater.tally.check() or stage.kind == "recover":
+                        self.loop.save()
         return [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
+
+    def _carry_out(self, stage: Stage, before: int, log: RunLog) -> None:
+        """Makes the updates of a stage and ends it. before: updates of the run before it."""
+        if stage.kind == "close":
+            closing = ClosingSchedule(self._targets(stage), stage.steps, self.settings, self.progress, log.say, before)
+            self.loop.run(closing, log, before)
+            closing.finish()
+        else:
+            self._mask()
+            self.loop.run(_Recovery(stage.steps, self.settings, before, self._idle()), log, before)
+            self._finish(stage, log)
 
     def _check_written(self) -> None:
         """Raises InvalidRequestError where a checkpoint of a stage that is done is no longer there."""
@@ -266,7 +270,7 @@ class PruningRun:
 
         def ms(choice: Choice) -> float:
             found = 0.0
-            with first_process_first(self.fabric):
+            with first_process_first(self.fabric, stops=True):
                 if self.fabric.is_global_zero:
                     found = measure(cut_model(self.source, self.model, *kept_parts(gates, choice)))
             return float(self.fabric.broadcast(found))
@@ -305,7 +309,7 @@ class PruningRun:
     def _finish(self, stage: Stage, log: RunLog) -> None:
         """Evaluates the model and writes the checkpoint of the stage."""
         self.loop.updater.tally.check()
-        with first_process_first(self.fabric):  # no process leaves before the checkpoint is written
+        with first_process_first(self.fabric, stops=True):  # no process leaves before the checkpoint is written
             if self.fabric.is_global_zero:
                 after = self._evaluate(log, f"after, {describe_kept(self.progress)}")
                 gates = (self.gates, self.neurons)
@@ -340,6 +344,8 @@ class PruningRun:
 class _Recovery(Schedule):
     """Trains the weights with the layout fixed, while the rate falls to zero."""
 
+    saves_last = True
+
     def __init__(
         self, steps: int, settings: PruneSettings, before: int, idle: Callable[[], torch.Tensor] | None
     ) -> None:
@@ -366,15 +372,13 @@ def prune(
 
     The arguments are those of `PruningRun`. With `settings.nested.heads` other than `checkpoints`, nested fine-tuning
     ranks the heads itself and no gates are closed. Raises InvalidRequestError, InvalidArtifactError or
-    DeviceUnavailableError with what to do.
+    DeviceUnavailableError with what to do; Stopped after SIGTERM or Ctrl-C, when the state is saved.
     """
     check_request(settings, neurons, nested_steps)
-    try:
+    with working_in(out):
         if settings.nested.heads != "checkpoints":
             return [nested_finetune(source, [], train, dev, out, settings, nested_steps, targets)]
         written = PruningRun(source, targets, train, dev, out, settings, neurons, nested_steps).run()
         if nested_steps:
             written.append(nested_finetune(source, written, train, dev, out, settings, nested_steps))
-    finally:
-        release(out)
     return written

@@ -76,6 +76,8 @@ class ClosingTarget(ABC):
     """
 
     sets: list[ClosingGates]
+    measures = False
+    """Whether `decide` measures models, which takes minutes."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -162,6 +164,11 @@ class ClosingSchedule(Schedule):
         if self.settles and ramp > 0 and not self.decided(step):
             terms += [PRESS_WEIGHT * ramp * each.decision(keep) for each, keep in self._kept()]
         return torch.stack(terms).sum()
+
+    def saves_before(self, step: int) -> bool:
+        """True before the targets decide, if they measure models for that."""
+        decides = self.decided(step) and not self.decided(step - 1)
+        return decides and any(target.measures for target in self.targets)
 
     def end_update(self, step: int) -> None:
         """Ends update `step`: raises the multipliers, and in the last phase moves every log α towards its end."""

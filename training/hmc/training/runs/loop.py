@@ -12,12 +12,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from hmc.artifact.stopping import Stopped, deferred
 from hmc.training.data.batches import BatchStream
 from hmc.training.distillation.teacher import NOTHING, Distillation
 from hmc.training.model.transformer import Transformer
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.optimizer import make_optimizer
-from hmc.training.runs.processes import first_process_first
+from hmc.training.runs.processes import first_process_first, noted_anywhere
 from hmc.training.runs.recipe import RunSection, TrainSection
 from hmc.training.runs.state import Inputs, RunProgress, load_state, progress_from, save_state
 from hmc.training.runs.updater import Masking, Masks, Update, Updater
@@ -42,6 +43,12 @@ class Schedule:
     """Whether `evaluate` is called as `eval_every` says and after the last update, which is then saved too."""
     logs_last = False
     """Whether the last update is logged whatever its number."""
+    saves_last = False
+    """Whether a state is saved after the last update whatever its number: much work follows that is done again."""
+
+    def saves_before(self, step: int) -> bool:  # noqa: ARG002 - for those that work long
+        """Whether a state is saved before update `step`: `objective` works long then, and signals may end it."""
+        return False
 
     def objective(self, step: int) -> Objective:  # noqa: ARG002 - for those that ask for something
         """Is called before an update; returns what it is asked for."""
@@ -60,8 +67,15 @@ class Schedule:
     def note(self) -> None:
         """Is called before a state is saved: what a resumed run needs goes into the progress."""
 
-    def evaluate(self, log: RunLog) -> None:
-        """Scores the model on dev and writes a checkpoint. Is called in the first process."""
+    def evaluate(self, log: RunLog, *, due: bool) -> None:
+        """Scores the model on dev and writes a checkpoint. Is called in the first process.
+
+        due: as `eval_every` says; else only because the update is the last one.
+        """
+
+    def has_ended(self) -> bool:
+        """Whether no update follows, though some of `steps` are left. The first process decides, after `evaluate`."""
+        return False
 
 
 class Loop(Generic[Kind]):
@@ -77,6 +91,7 @@ class Loop(Generic[Kind]):
         """
         self.fabric, self.model, self.inputs, self.run_section = fabric, model, inputs, run
         self.progress, self.state, self._saving = progress, state, saving
+        self._ended = False
         self.stream = BatchStream(
             inputs.corpus, settings.batch_tokens, settings.seed, model.arch.pad_id,
             fabric.global_rank, fabric.world_size, fabric.device, start_id=model.arch.decoder_start,
@@ -88,13 +103,17 @@ class Loop(Generic[Kind]):
         inputs.note(progress)
 
     def resume(self, check: Callable[[Kind], None] = lambda _: None) -> None:
-        """Loads the saved state, if there is one.
+        """Loads the saved state, if there is one. Then it drops the tokens of other texts: the run has been accepted.
 
         check: raises where the state is of another run. Raises InvalidArtifactError for a damaged state,
         InvalidRequestError for one of other inputs.
         """
-        if not self.state.is_dir():
-            return
+        if self.state.is_dir():
+            self._load(check)
+        if self.fabric.is_global_zero:
+            self.inputs.corpus.drop_others()
+
+    def _load(self, check: Callable[[Kind], None]) -> None:
         saved = load_state(self.state, self.model, self.updater.optimizer, self.fabric)
         progress = progress_from(type(self.progress), saved, self.state)
         self.inputs.check_same(progress, self.state)
@@ -104,31 +123,58 @@ class Loop(Generic[Kind]):
         self.updater.tally.restore(progress.tally)
 
     def run(self, schedule: Schedule, log: RunLog, before: int = 0) -> None:
-        """Makes the updates of a schedule that are not done yet. before: updates of the run before the schedule."""
-        progress, run, tally = self.progress, self.run_section, self.updater.tally
+        """Makes the updates of a schedule that are not done yet. before: updates of the run before the schedule.
+
+        SIGTERM or Ctrl-C in any process ends all after an update whose state is saved. Raises Stopped, which says so.
+        """
         self.model.train()
-        while progress.step < schedule.steps:
-            progress.step = step = progress.step + 1
-            epochs = self._epochs()
-            update = self.updater.update(step, *schedule.objective(step))
-            schedule.after(step, update)
-            log.advance(before + step)
-            last = step == schedule.steps
-            if step % run.log_every == 0 or (last and schedule.logs_last):
-                scalars = tally.line() | schedule.scalars(step, update)
-                log.report(before + step, scalars)
-                schedule.logged(step, scalars)
-            due = self._epochs() > epochs if run.eval_every == "epoch" else step % run.eval_every == 0
-            evaluates = schedule.evaluates and (due or last)
-            if evaluates:
-                tally.check()
-                with first_process_first(self.fabric):
-                    if self.fabric.is_global_zero:
-                        schedule.evaluate(log)
-            # The evaluation has shown that the last weights can be used, even if the last update was skipped.
-            if (step % run.save_every == 0 and tally.check()) or (evaluates and last):
-                schedule.note()
-                self.save()
+        self._ended = schedule.has_ended()  # every process has read the same state
+        with deferred():
+            while self.progress.step < schedule.steps and not self._ended:
+                if schedule.saves_before(self.progress.step + 1) and self.updater.tally.check():
+                    schedule.note()
+                    self.save()
+                saved = self._advance(schedule, log, before)
+                signal = noted_anywhere(self.fabric)
+                if signal and not saved and self.updater.tally.check():  # else the next update is saved
+                    schedule.note()
+                    self.save()
+                    saved = True
+                if signal and saved:
+                    done = before + self.progress.step
+                    raise Stopped(
+                        signal, f"update {done:,} is saved in {self.state}; the same command goes on from there"
+                    )
+
+    def _advance(self, schedule: Schedule, log: RunLog, before: int) -> bool:
+        """Makes one update, with what is due after it. Returns whether its state was saved."""
+        progress, run, tally = self.progress, self.run_section, self.updater.tally
+        progress.step = step = progress.step + 1
+        epochs = self._epochs()
+        update = self.updater.update(step, *schedule.objective(step))
+        schedule.after(step, update)
+        log.advance(before + step)
+        last = step == schedule.steps
+        if step % run.log_every == 0 or (last and schedule.logs_last):
+            scalars = tally.line() | schedule.scalars(step, update)
+            log.report(before + step, scalars)
+            schedule.logged(step, scalars)
+        due = self._epochs() > epochs if run.eval_every == "epoch" else step % run.eval_every == 0
+        evaluates = schedule.evaluates and (due or last)
+        if evaluates:
+            tally.check()
+            with first_process_first(self.fabric):
+                if self.fabric.is_global_zero:
+                    schedule.evaluate(log, due=due)
+            self._ended = bool(self.fabric.broadcast(schedule.has_ended()))
+            last = last or self._ended
+        # The evaluation has shown that the last weights can be used, even if the last update was skipped.
+        saves = step % run.save_every == 0 or (last and schedule.saves_last)
+        if (saves and tally.check()) or (evaluates and last):
+            schedule.note()
+            self.save()
+            return True
+        return False
 
     def _epochs(self) -> int:
         """Passes over the training text that are complete. Only counted where evaluations follow them."""

@@ -9,7 +9,7 @@ import platform
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
 from importlib.util import find_spec
@@ -21,6 +21,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from hmc.artifact.errors import DeviceUnavailableError, HmcError, InvalidRequestError
+from hmc.artifact.stopping import Stopped, at_once, defer_from_now, noted
 from hmc.training.model.cpu import leave_out_cudnn
 from hmc.training.runs.recipe import RunSection
 
@@ -52,6 +53,8 @@ def make_fabric(run: RunSection) -> Fabric:
     check_device(run)
     configure_memory()
     leave_out_cudnn()
+    if run.devices * run.nodes > 1:
+        defer_from_now()
     fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
     fabric.launch()
     if fabric.world_size > 1:
@@ -165,16 +168,23 @@ def _appears(marker: Path) -> bool:
 
 
 @contextmanager
-def first_process_first(fabric: Fabric) -> Iterator[None]:
+def first_process_first(fabric: Fabric, *, stops: bool = False) -> Iterator[None]:
     """Runs the body in the first process, and then in the others. If it fails in the first one, it fails in all.
 
-    All processes must enter it. In the others it raises HmcError with the first one's message.
+    All processes must enter it. In the others it raises HmcError with the first one's message. stops: a signal to the
+    first process ends the body at once, and raises `Stopped` in all processes; else it ends as `hmc.artifact.stopping`
+    says.
     """
     group = _patient() if fabric.world_size > 1 else None
     if fabric.global_rank and (problem := _from_first(group)):
-        raise HmcError(problem)
+        raise Stopped(problem) if isinstance(problem, int) else HmcError(problem)
     try:
-        yield
+        with at_once() if stops and fabric.is_global_zero else nullcontext():
+            yield
+    except Stopped as stopped:
+        if fabric.is_global_zero:
+            _from_first(group, stopped.number)
+        raise
     except Exception as error:
         if fabric.is_global_zero:
             _from_first(group, f"the first process stopped: {str(error) or type(error).__name__}")
@@ -189,13 +199,25 @@ def _patient() -> Any:
     return torch.distributed.new_group(backend="gloo", timeout=PREPARING)
 
 
-def _from_first(group: Any, value: str | None = None) -> str | None:
+def _from_first(group: Any, value: str | int | None = None) -> str | int | None:
     """Sends a value of the first process of the group to the others; returns it in all."""
     if group is None:
         return value
     values = [value]
     torch.distributed.broadcast_object_list(values, src=0, group=group)
     return values[0]
+
+
+def noted_anywhere(fabric: Fabric) -> int:
+    """The number of a signal that was noted in any process; 0 for none. All processes must call it; all get the same.
+
+    No GPU is waited for: the numbers go over CPUs.
+    """
+    if fabric.world_size == 1:
+        return noted()
+    number = torch.tensor(noted())
+    torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=_patient())
+    return int(number)
 
 
 def is_first_process() -> bool:

@@ -99,6 +99,9 @@ class TrainSection(Section):
     """First updates, over which the rate rises linearly."""
     cooldown_steps: int = Field(default=0, ge=0)
     """Last updates, over which the rate falls linearly to zero."""
+    patience: int | None = Field(default=None, ge=1)
+    """Dev evaluations in a row, after the warm-up, without a better dev BLEU, after which the run ends before `steps`.
+    Default: it never does. It may change when a run resumes."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
@@ -150,7 +153,8 @@ class RunSection(Section):
     keep: Literal["best", "every"] = "best"
     """Which checkpoints are kept on disk: `best` of them by dev BLEU, or `every` one."""
     keep_checkpoints: int = Field(default=5, ge=1)
-    """Checkpoints kept as the best ones."""
+    """Checkpoints kept as the best ones. That of the last update is kept beside them where it came between two
+    evaluations: a longer run will leave it out."""
     average_checkpoints: int | None = Field(default=None, ge=1)
     """Best checkpoints that are averaged at the end. Default: `keep_checkpoints`."""
 
@@ -202,19 +206,6 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except ValidationError as error:
         problems = "\n".join(f"  - {_explain(dict(e))}" for e in error.errors())
         raise InvalidRequestError(f"recipe {path}:\n{problems}") from error
-
-
-def same_run(stored: str, recipe: Recipe) -> bool:
-    """True when `stored`, the JSON text of a recipe, describes the same run as `recipe`.
-
-    `[run]` is not compared, even though some of its settings change the result. Settings missing in `stored`, which an
-    earlier version may have written, have their defaults.
-    """
-    try:
-        former = Recipe.model_validate_json(stored)
-    except ValidationError:
-        return False
-    return former.model_copy(update={"run": recipe.run}) == recipe
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:

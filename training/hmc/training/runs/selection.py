@@ -11,7 +11,7 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.model.checkpoints import average_tensors
-from hmc.training.runs.recipe import RunSection
+from hmc.training.runs.recipe import RunSection, TrainSection
 
 AVERAGE_MARGIN = 0.5
 """BLEU by which the best checkpoint must beat the average to be chosen: about the noise of a few hundred sentences."""
@@ -28,29 +28,60 @@ class Scored(Protocol):
 Found = TypeVar("Found", bound=Scored)
 
 
+def why_ended(train: TrainSection, evaluations: Sequence[dict[str, Any]]) -> str | None:
+    """Says why a run ends before its last update, as `train.patience` asks; None: it goes on.
+
+    evaluations: `{"step", "bleu"}` of every dev evaluation. Those of the warm-up do not count: the first ones are often
+    all 0.
+    """
+    if train.patience is None or not evaluations:
+        return None
+    best = max(evaluations, key=lambda entry: float(entry["bleu"]))  # the first of equal ones
+    later = [entry for entry in evaluations if entry["step"] > max(best["step"], train.warmup_steps)]
+    if len(later) < train.patience:
+        return None
+    return (
+        f"no better dev BLEU in {len(later)} evaluation(s) (train.patience {train.patience}); the best is "
+        f"{best['bleu']:.2f}, after update {best['step']:,}"
+    )
+
+
 class Selection:
     """The checkpoints of a run in `folder`, one folder for each dev evaluation that is kept."""
 
     def __init__(self, folder: Path, run: RunSection, evaluations: list[dict[str, Any]]) -> None:
-        """evaluations: `{"step", "bleu"}` of every dev evaluation; the run adds to the list."""
+        """evaluations: `{"step", "bleu"}` of every dev evaluation; the run adds to the list. One with `extra` came only
+        because its update was the last one."""
         self.folder, self.run, self.evaluations = folder, run, evaluations
 
     def path(self, step: int) -> Path:
         """Returns the folder of the checkpoint of `step`."""
         return self.folder / f"step-{step:07d}"
 
-    def add(self, step: int, bleu: float, checkpoint: Checkpoint) -> None:
+    def add(self, step: int, bleu: float, checkpoint: Checkpoint, *, extra: bool = False) -> None:
         """Writes the checkpoint of a dev evaluation, and deletes those that are now surplus."""
         save_checkpoint(checkpoint, self.path(step))
-        self.evaluations.append({"step": step, "bleu": bleu})
+        self.evaluations.append({"step": step, "bleu": bleu} | ({"extra": True} if extra else {}))
         self.remove_surplus()
 
     def remove_surplus(self) -> None:
-        """Deletes checkpoints beyond `keep_checkpoints`, lowest dev BLEU first, unless every one is kept."""
+        """Deletes checkpoints beyond `keep_checkpoints`, lowest dev BLEU first, unless every one is kept. An extra one
+        takes no place."""
         if self.run.keep == "every":
             return
-        for step in self._present()[self.run.keep_checkpoints :]:
+        extra = self._extra()
+        regular = [step for step in self._present() if step not in extra]
+        for step in regular[self.run.keep_checkpoints :]:
             shutil.rmtree(self.path(step), ignore_errors=True)
+
+    def forget_extra(self, last: int) -> None:
+        """Forgets extra evaluations before the update `last`, with their checkpoints: a run of that length has none."""
+        for step in self._extra() - {last}:
+            shutil.rmtree(self.path(step), ignore_errors=True)
+        self.evaluations[:] = [e for e in self.evaluations if not e.get("extra") or e["step"] == last]
+
+    def _extra(self) -> set[int]:
+        return {entry["step"] for entry in self.evaluations if entry.get("extra")}
 
     def averaged(self) -> list[int]:
         """Returns the steps of the checkpoints to average, best dev BLEU first.

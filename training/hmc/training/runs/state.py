@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.git_lfs import IS_POINTER, is_pointer
 from hmc.artifact.storage.files import digest_problems, replace_directory
-from hmc.artifact.storage.formats import Format
+from hmc.artifact.storage.formats import Format, read_json
 from hmc.training.data.corpus import TokenCorpus
 from hmc.training.data.parallel_text import DevText
 from hmc.training.distillation.teacher import check_same_teacher
@@ -130,12 +130,18 @@ def _write_state(
         (folder / PROGRESS).write_text(json.dumps(progress, indent=1) + "\n")
 
 
-def updates_done(path: Path) -> int:
-    """Updates that the state in the folder `path` has behind it; 0 where there is none, or none that can be read."""
-    try:
-        return int(json.loads((path / PROGRESS).read_text())["step"])
-    except (OSError, ValueError, KeyError):
-        return 0
+def saved_progress(path: Path, kind: type[Saved]) -> Saved:
+    """Returns the progress of the state in the folder `path`; that of a run that begins where there is none.
+
+    Raises InvalidArtifactError when it is damaged, or of another version.
+    """
+    if not path.is_dir():
+        return kind()
+    problems = digest_problems(path, [PROGRESS])
+    content, unreadable = read_json(path / PROGRESS)
+    if problems or unreadable:
+        raise InvalidArtifactError(f"training state {path}", problems or unreadable, FIX)
+    return progress_from(kind, content, path)
 
 
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, fabric: Fabric) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import BLIND, HeadLayout
-from hmc.artifact.storage.files import write_whole
+from hmc.artifact.storage.files import write_digests, write_whole
 from hmc.artifact.tokenizer.files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
 from hmc.training.data.corpus import Splitting, TokenCorpus
 from hmc.training.data.parallel_text import read_pairs
@@ -21,7 +21,8 @@ from hmc.training.distillation.teacher import teacher_path
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import deepened, import_tensors
 from hmc.training.model.transformer import Transformer, build_transformer
-from hmc.training.runs.recipe import Recipe, TrainSection
+from hmc.training.runs.folder import KEPT
+from hmc.training.runs.recipe import Recipe, RunSection, TrainSection
 from hmc.training.section import Section
 
 CURRENT = "current.json"
@@ -61,8 +62,17 @@ def _left_out(section: Section, values: Mapping[str, object]) -> dict[str, objec
     return {name: value for name, value in values.items() if name not in section.model_fields_set}
 
 
-def check_schedule(train: TrainSection) -> list[str]:
-    """Returns what a user should know of steps, warm-up and cool-down that contradict each other."""
+def check_patience(train: TrainSection, run: RunSection) -> None:
+    """Raises InvalidRequestError when `train.patience` counts evaluations, and the run makes none before its end."""
+    if train.patience is not None and run.eval_every != "epoch" and run.eval_every >= train.steps:
+        raise InvalidRequestError(
+            f"train.patience {train.patience} counts dev evaluations, and run.eval_every {run.eval_every:,} makes none "
+            f"before the last of the train.steps {train.steps:,}: set run.eval_every lower, or leave train.patience out"
+        )
+
+
+def check_schedule(train: TrainSection, run: RunSection) -> list[str]:
+    """Returns what a user should know of steps, warm-up, cool-down and patience that contradict each other."""
     found = []
     peak = train.warmup_steps
     if train.steps < peak:
@@ -76,6 +86,20 @@ def check_schedule(train: TrainSection) -> list[str]:
             f"ends (train.warmup_steps {peak:,}): the learning rate never reaches train.learning_rate; together they "
             "have to be train.steps at most"
         )
+    if train.cooldown_steps and train.patience is not None:
+        found.append(
+            f"train.patience {train.patience} may end the run before its cool-down (train.cooldown_steps "
+            f"{train.cooldown_steps:,}), which lowers the learning rate to zero: leave one of them out"
+        )
+    if train.patience is not None and run.eval_every != "epoch":
+        best = max(1, peak // run.eval_every)  # evaluations before the first one that counts
+        earliest = (best + train.patience) * run.eval_every
+        if earliest >= train.steps:
+            found.append(
+                f"train.patience {train.patience} ends nothing: with an evaluation every {run.eval_every:,} updates "
+                f"(run.eval_every) and train.warmup_steps {peak:,} it could end the run after update {earliest:,}, and "
+                f"train.steps is {train.steps:,}"
+            )
     after = HeadMaskSpec.parse(train.headmask).after if train.headmask else 0
     if after >= train.steps:
         found.append(f"train.headmask masks nothing: after={after:,} is not below train.steps {train.steps:,}")
@@ -153,6 +177,7 @@ def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
         text = (s for corpus in recipe.data.train for pair in read_pairs(corpus, languages) for s in pair)
         vocabulary = Vocabulary.train(text, recipe.tokenizer.vocab_size, recipe.train.seed)
     write_tokenizer(vocabulary.files, out)
+    write_digests(out, KEPT)
     return vocabulary
 
 
@@ -183,8 +208,7 @@ def _tokenizer_at(path: Path) -> TokenizerFiles:
 def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path, *, first: bool = True) -> TokenCorpus:
     """Returns the tokenised training text. Raises InvalidRequestError as `TokenCorpus.build`.
 
-    first: False in the other processes of a run, which read what the first one tokenised: on their nodes the times of
-    the files may differ.
+    first: False in the other processes of a run, which read what the first one tokenised.
     """
     current = cache / CURRENT
     if not first:

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from hmc.artifact.checkpoint.checkpoint import (
     Checkpoint,
     CheckpointConfig,
     checkpoint_problems,
+    load_config,
     read_layout,
     save_checkpoint,
 )
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import HeadLayout
-from hmc.artifact.storage.files import write_whole
+from hmc.artifact.storage.files import write_digests, write_whole
 from hmc.artifact.tokenizer.files import read_tokenizer
 from hmc.training.data.corpus import count_pairs
 from hmc.training.data.counts import Limit
@@ -33,17 +35,31 @@ from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import export_tensors, import_tensors
 from hmc.training.model.evaluate import Scores, evaluate
-from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, hold, release, take_over
+from hmc.training.runs.folder import (
+    KEPT,
+    LAYOUT,
+    RECIPE,
+    WHERE,
+    check_kept,
+    check_training_folder,
+    differences,
+    has_results,
+    hold,
+    take_over,
+    where,
+    working_in,
+)
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
 from hmc.training.runs.processes import check_device, check_shared, first_process_first, make_fabric, seed_process
-from hmc.training.runs.recipe import Recipe, TrainSection, same_run
-from hmc.training.runs.selection import Selection
-from hmc.training.runs.state import Inputs, RunProgress, updates_done
+from hmc.training.runs.recipe import Recipe, TrainSection
+from hmc.training.runs.selection import Selection, why_ended
+from hmc.training.runs.state import Inputs, RunProgress, saved_progress
 from hmc.training.runs.updater import Update
 from hmc.training.trainer.assemble import (
     architecture,
     check_parts,
+    check_patience,
     check_schedule,
     check_shape,
     has_tokenizer,
@@ -69,22 +85,66 @@ class TrainingProgress(RunProgress):
 def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
     """Checks a run as far as that takes no work, and writes nothing.
 
-    Returns its dev text, and whether the folder `out` has this recipe.
+    Returns its dev text, and whether the run that the folder `out` holds goes on.
 
     Raises InvalidRequestError or InvalidArtifactError with what to do.
     """
     languages = (recipe.data.source_language, recipe.data.target_language)
     check_shape(recipe)
+    check_patience(recipe.train, recipe.run)
     check_device(recipe.run)
     check_corpora(recipe.data.train, languages)
     dev = read_dev(recipe.data.dev, languages, recipe.run.eval_sentences)
     check_training_folder(out)
-    path = out / RECIPE  # `[run]` is not compared: it may change when a run resumes
-    same = path.is_file() and same_run(path.read_text(encoding="utf-8"), recipe)
-    check_parts(recipe, begins=not has_results(out))
-    if not same and has_results(out):
-        raise InvalidRequestError(f"{out} holds a run of another recipe; choose another --out or delete it")
-    return dev, same
+    goes_on = has_results(out)
+    check_parts(recipe, begins=not goes_on)
+    if goes_on:
+        check_kept(out)
+        check_same_run((out / RECIPE).read_text(encoding="utf-8"), recipe, out)
+    return dev, goes_on
+
+
+def check_same_run(stored: str, recipe: Recipe, out: Path) -> None:
+    """Raises InvalidRequestError, which names the differences, when `stored`, the text of a recipe.json, is of another
+    run than the recipe.
+
+    `[run]` is not compared, even though some of its settings change the result. Settings missing in `stored`, which an
+    earlier version may have written, have their defaults. `train.steps` may differ as far as the run ends with the
+    same weights as one that had this number from the start. `train.patience` may differ.
+    """
+    refused = f"{out} holds a run of another recipe"
+    try:
+        former = json.loads(stored)
+        then = former.pop(WHERE, where(out))
+        before = Recipe.model_validate(former | {"run": recipe.run})
+    except (ValueError, TypeError, AttributeError):  # a ValidationError is a ValueError
+        raise InvalidRequestError(f"{refused}, or of another version of HMC; choose another --out") from None
+    there = before.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
+    here = recipe.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
+    if found := differences(there | {WHERE: then}, here | {WHERE: where(out)}):
+        raise InvalidRequestError(
+            f"{refused} ({'; '.join(found)}); give the same, choose another --out, or delete {out}"
+        )
+    if before.train.steps != recipe.train.steps:
+        _check_length(before.train, recipe.train, saved_progress(out / "state", TrainingProgress).step, out)
+
+
+def _check_length(before: TrainSection, now: TrainSection, done: int, out: Path) -> None:
+    """Raises InvalidRequestError unless the updates that are done are those of a run of either length."""
+    if now.steps <= done:
+        raise InvalidRequestError(
+            f"train.steps {now.steps:,}: the run in {out} has made {done:,} updates of {before.steps:,}; give more "
+            f"than {done:,}, or choose another --out"
+        )
+    cooldown = now.cooldown_steps
+    last_at_full_rate = min(before.steps, now.steps) - cooldown + 1
+    if cooldown and done > last_at_full_rate:
+        raise InvalidRequestError(
+            f"train.steps {now.steps:,}: the run in {out}, of {before.steps:,} updates, has made {done:,}, and with "
+            f"train.cooldown_steps {cooldown:,} the rates after update {last_at_full_rate:,} depend on train.steps; "
+            f"give train.steps={before.steps} to finish this run, or begin another one from its checkpoint (--out and "
+            "model.start_from)"
+        )
 
 
 def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
@@ -93,9 +153,9 @@ def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
     Raises InvalidRequestError or InvalidArtifactError with what to do.
     """
     recipe = settled(recipe)
-    (dev, same), shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
+    (dev, goes_on), shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
     data, limit = recipe.data, _limit(recipe)
-    kept = same and has_results(out) and has_tokenizer(out)
+    kept = goes_on and has_tokenizer(out)
     vocabulary = Vocabulary(read_tokenizer(out)) if kept else known_vocabulary(recipe)
     counts = count_pairs(data.train, (data.source_language, data.target_language), vocabulary, limit.tokens)
     text = f"{', '.join(data.train)} ({data.source_language} to {data.target_language}): {counts.summary(limit)}"
@@ -103,8 +163,12 @@ def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
         text += f"; which of them are longer than {limit} shows when the tokenizer is trained"
     every = "epoch" if run.eval_every == "epoch" else f"{run.eval_every:,} updates"
     batch = f"{settings.batch_tokens * settings.accumulate * run.devices * run.nodes:,} tokens"
-    done = updates_done(out / "state")
-    warnings = [*check_schedule(settings), *counts.warnings(limit)]
+    saved = saved_progress(out / "state", TrainingProgress)
+    ended = why_ended(settings, saved.evaluations) if saved.step < settings.steps else None
+    folder = f"goes on after {saved.step:,} updates" if saved.step else "a new run"
+    if ended:
+        folder = f"ended after {saved.step:,} updates: {ended}"
+    warnings = [*check_schedule(settings, run), *counts.warnings(limit)]
     warnings += dev.warnings(vocabulary, shape.max_positions) if vocabulary else dev.counts.warnings()
     return {
         "text": text,
@@ -112,8 +176,9 @@ def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
         "model": f"{shape.encoder_layers} + {shape.decoder_layers} layers of {shape.heads} heads, width "
         f"{shape.d_model}, feed-forward {shape.ffn_dim}" + (f", from {shape.start_from}" if shape.start_from else ""),
         "updates": f"{settings.steps:,} of {batch}, by {settings.optimizer}"
-        + (f", heads masked: {settings.headmask}" if settings.headmask else ""),
-        "folder": f"{out}: {f'goes on after {done:,} updates' if done else 'a new run'}",
+        + (f", heads masked: {settings.headmask}" if settings.headmask else "")
+        + (f", or until {settings.patience} evaluations have no better dev BLEU" if settings.patience else ""),
+        "folder": f"{out}: {folder}",
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
 
@@ -136,14 +201,15 @@ class TrainingRun(Schedule):
         recipe = settled(recipe)
         self.recipe, self.out = recipe, out
         self.languages = (recipe.data.source_language, recipe.data.target_language)
-        self.dev, resumes = check_run(recipe, out)
+        self.dev, goes_on = check_run(recipe, out)
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
         check_shared(self.fabric, out, recipe.run.nodes)
-        with first_process_first(self.fabric):  # it writes these files, the other processes read them
+        with first_process_first(self.fabric, stops=True):  # it writes these files, the other processes read them
             if self.fabric.is_global_zero:
                 hold(out)
-            if self.fabric.is_global_zero and not (resumes and has_results(out)):
-                take_over(out, RECIPE, json.dumps(recipe.model_dump(mode="json", exclude={"run"}), indent=1))
+            text = json.dumps(recipe.model_dump(mode="json", exclude={"run"}) | {WHERE: where(out)}, indent=1)
+            if self.fabric.is_global_zero and not (goes_on and (out / RECIPE).read_text(encoding="utf-8") == text):
+                take_over(out, RECIPE, text)
             self.vocabulary = make_vocabulary(recipe, out)
             self.corpus = make_corpus(recipe, self.vocabulary, out / "cache", first=self.fabric.is_global_zero)
         arch = architecture(recipe, self.vocabulary)
@@ -166,24 +232,30 @@ class TrainingRun(Schedule):
             self.headmask.log.restore(self.loop.progress.headmask)
         self.progress, self.steps = self.loop.progress, recipe.train.steps
         self.selection = Selection(out / "checkpoints", recipe.run, self.progress.evaluations)
+        self.selection.forget_extra(self.steps)
         self.final = out / "final"
-        self.finished = self.progress.step == self.steps and self.final.is_dir() and not checkpoint_problems(self.final)
-        """True when all steps are done and the final checkpoint is complete."""
+        self.finished = (self.progress.step == self.steps or self.has_ended()) and self._is_written()
+        """True when no update is left and the final checkpoint is complete."""
 
     def run(self) -> Path:
         """Trains to the last step and averages checkpoints; returns the path of the final checkpoint."""
         if self.finished:
+            if self.has_ended() and self.fabric.is_global_zero:
+                text = f"{self.out} is finished: {self._early_end()}"
+                Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
             return self.final
         with RunLog("train", self.out, self.steps, self.progress.step, active=self.fabric.is_global_zero) as log:
             parameters = sum(map(math.prod, tensor_shapes(self.model.arch, self.layout).values()))
             log.say(f"{parameters:,} parameters")
             positions = self.model.arch.max_positions
             log.say_texts(self.loop.inputs, _limit(self.recipe), self.vocabulary, positions)
-            log.say_warnings(check_schedule(self.recipe.train))
+            log.say_warnings(check_schedule(self.recipe.train, self.recipe.run))
             self._speed = _Speed()
             self.loop.run(self, log)
+            if self.has_ended():
+                log.say(self._early_end())
             self.fabric.barrier()  # `final` is not written before every process has seen that it is missing
-            with first_process_first(self.fabric):  # no process leaves or reads `final` before it is written
+            with first_process_first(self.fabric, stops=True):  # no process leaves or reads `final` before it is there
                 if self.fabric.is_global_zero:
                     self._finish(log)
         return self.final
@@ -205,27 +277,32 @@ class TrainingRun(Schedule):
         if self.headmask:
             self.progress.headmask = self.headmask.log.state()
 
-    def evaluate(self, log: RunLog) -> None:
+    def evaluate(self, log: RunLog, *, due: bool) -> None:
         """Scores dev with every head of the layout open and writes a checkpoint; with HeadMask, the counts of masks."""
         scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=1, bf16="bf16" in self.recipe.run.precision)
         step = self.progress.step
         log.report(step, {"dev BLEU": scores.bleu})
-        self.selection.add(step, scores.bleu, self._checkpoint({"dev": scores.to_json()}))
+        self.selection.add(step, scores.bleu, self._checkpoint({"dev": scores.to_json()}), extra=not due)
         if self.headmask:
             self.headmask.log.note(step, self.out)
         self._speed.restart()
+
+    def has_ended(self) -> bool:
+        """Whether the dev BLEU no longer rises, as `train.patience` says. Only the first process knows it at once."""
+        return self.progress.step < self.steps and why_ended(self.recipe.train, self.progress.evaluations) is not None
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _layout(self, arch: Architecture) -> HeadLayout:
         """Returns the head layout of the run, which the run folder keeps: the file it came from may change."""
-        path = self.out / "layout.json"
+        path = self.out / LAYOUT
         with first_process_first(self.fabric):
             if path.is_file():
                 return read_layout(path)
             layout = head_layout(self.recipe, arch)
             if self.recipe.model.layout is not None:
                 write_whole(path, json.dumps(layout.to_json(), indent=1) + "\n")
+                write_digests(self.out, KEPT)
             return layout
 
     def _headmask(self, settings: TrainSection) -> HeadMask | None:
@@ -258,6 +335,22 @@ class TrainingRun(Schedule):
             "platform": platform.platform(),
         }
 
+    def _early_end(self) -> str:
+        """Says when and why the run ended before its last update, and how it goes on."""
+        why = why_ended(self.recipe.train, self.progress.evaluations)
+        return f"ended after update {self.progress.step:,} of {self.steps:,}: {why}. A larger train.patience goes on"
+
+    def _is_written(self) -> bool:
+        """True when the final checkpoint is complete, and made after as many updates: a shorter run may have left it.
+
+        Earlier versions did not write the number of updates, which was `train.steps`.
+        """
+        if not self.final.is_dir() or checkpoint_problems(self.final):
+            return False
+        made = load_config(self.final).provenance
+        steps = made.get("recipe", {}).get("train", {}).get("steps", self.steps)
+        return bool(made.get("updates", steps) == self.progress.step)
+
     def _finish(self, log: RunLog) -> None:
         """Writes the final checkpoint: the average of checkpoints, or the best one (see `Selection.choose`)."""
 
@@ -270,7 +363,8 @@ class TrainingRun(Schedule):
         name, steps, scores = self.selection.choose(score)
         import_tensors(self.model, self.selection.average(steps))
         steps = sorted(steps)
-        save_checkpoint(self._checkpoint({"dev": scores.to_json()}, step=steps[-1], checkpoints=steps), self.final)
+        made = {"step": steps[-1], "checkpoints": steps, "updates": self.progress.step}
+        save_checkpoint(self._checkpoint({"dev": scores.to_json()}, **made), self.final)
         log.say(f"kept the {name}: {self.final}")
 
 
@@ -295,9 +389,8 @@ class _Speed:
 def train(recipe: Recipe, out: Path) -> Path:
     """Runs, or resumes, a training run in the folder `out`; returns the path of the final checkpoint.
 
-    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do.
+    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do; Stopped after SIGTERM or
+    Ctrl-C, when the state is saved.
     """
-    try:
+    with working_in(out):
         return TrainingRun(recipe, out).run()
-    finally:
-        release(out)

@@ -52,6 +52,7 @@ class LatencyTarget(ClosingTarget):
         earlier stages closed. measure: milliseconds of a choice of gates."""
         closed = closed_gates(gates, progress)
         self.gates, self.goal, self._measure = gates, goal, measure
+        self.measures = measure is not None
         self._expected, self._chooser = ExpectedLatency(gates, plan.table), Chooser(gates, plan.table)
         self._closed = closed.cpu().numpy()
         self._doubtful = DOUBT * max(plan.table.worst_error, LEAST_ERROR)
