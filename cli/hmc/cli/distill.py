@@ -89,6 +89,7 @@ def command(
     """
     import json
 
+    from hmc.artifact.stopping import stoppable
     from hmc.cli.common.consoles import open_console
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.progress import translating
@@ -110,7 +111,8 @@ def command(
         threads=threads,
     )
     filters = Filters(tuple(keep or ()), max_length_ratio, max_repeats)  # type: ignore[arg-type]  # checked there
-    with translating(open_console(stderr=True)) as (report, step):
+    kept = f"what is in {out} is kept; the same command goes on"  # while it reads the text: then `distill` says more
+    with stoppable(lambda: kept), translating(open_console(stderr=True)) as (report, step):
         found = distill(
             checkpoint,
             source,

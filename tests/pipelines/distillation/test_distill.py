@@ -115,6 +115,11 @@ def test_sigterm_says_what_is_kept_and_the_same_command_goes_on(
         f"hmc: SIGTERM: {kept} of 6 files of translations in {out} are kept; the same command goes on after them\n"
     )
     assert "Traceback" not in stopped.stderr
+    if function == "run/compile_teacher":
+        reading = run("0/hmc.pipelines.distillation.run/read_sources/1")
+        assert (reading.returncode, reading.stderr) == (
+            128 + signal.SIGTERM, f"hmc: SIGTERM: what is in {out} is kept; the same command goes on\n",
+        )  # fmt: skip
     ended = run("none")
     assert ended.returncode == 0, ended.stderr
     assert bytes_of(out) == bytes_of(whole)

@@ -173,9 +173,7 @@ def test_another_teacher_or_other_settings_do_not_resume(
     tiny_checkpoint_at(tmp_path / "other", seed=6)
     with pytest.raises(InvalidRequestError, match="the teacher is not the one"):
         nested(folder, tmp_path / "p", distill=taught)
-    with pytest.raises(
-        InvalidRequestError, match=r"other settings \(distill\.teacher: \./other there, not set here\)"
-    ):
+    with pytest.raises(InvalidRequestError, match=r"other settings \(distill\.teacher: \./other there, not set here\)"):
         nested(folder, tmp_path / "p", distill=DistillSection(weight=0.5))
 
 
