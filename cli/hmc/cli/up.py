@@ -91,7 +91,7 @@ def command(
     from hmc.artifact.bundle.order import why_default
     from hmc.cli.common.commands import exit_on_sigterm
     from hmc.cli.common.consoles import note, open_console
-    from hmc.cli.common.options import parse_precisions
+    from hmc.cli.common.options import check_unused, parse_precisions
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.progress import translating
     from hmc.cli.running import serve_models
@@ -100,6 +100,10 @@ def command(
     from hmc.serving.server.configuration import load
     from hmc.serving.server.observing.logs import set_up
 
+    if not target_heads:
+        check_unused("is about --target-heads: add it, or leave this one out", prune_steps=prune_steps)
+    if not serve:
+        check_unused("is about the server: leave it out, or --no-serve", host=host, port=port, http_port=http_port)
     out = out or default_folder(model)
     check_run_folder(out)
     addresses = {"host": host, "port": port, "http_port": http_port}
