@@ -36,7 +36,14 @@ from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, hold, release, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
-from hmc.training.runs.processes import check_device, check_shared, first_process_first, make_fabric, seed_process
+from hmc.training.runs.processes import (
+    check_device,
+    check_shared,
+    first_process_first,
+    make_fabric,
+    naming_lost_processes,
+    seed_process,
+)
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
 from hmc.training.runs.state import Inputs, RunProgress, updates_done
@@ -292,10 +299,12 @@ class _Speed:
         return speed
 
 
+@naming_lost_processes()
 def train(recipe: Recipe, out: Path) -> Path:
     """Runs, or resumes, a training run in the folder `out`; returns the path of the final checkpoint.
 
-    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do.
+    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do, and RetryableError where
+    another process of the run has ended.
     """
     try:
         return TrainingRun(recipe, out).run()
