@@ -60,7 +60,7 @@ def command(
     from hmc.benchmark.report.results import json_text
     from hmc.benchmark.report.tables import load_table
     from hmc.cli.common.consoles import note, open_console
-    from hmc.cli.common.outputs import check_file, check_not_read
+    from hmc.cli.common.outputs import check_file, check_not_read, say_replaced_files
     from hmc.cli.common.progress import steps
 
     kinds = {str(name): name for name in ARRIVALS}
@@ -86,6 +86,7 @@ def command(
     if out is not None:
         check_file("--out", out)
         check_not_read("--out", out, [source])
+        say_replaced_files([("--out", out)])
     console = open_console(stderr=as_json)
     with steps(open_console(stderr=True)) as progress:
         curve = asyncio.run(load_server(server, texts, settings, progress))

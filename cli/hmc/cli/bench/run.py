@@ -203,7 +203,7 @@ def _check_outputs(
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.report.plots import require_matplotlib
     from hmc.benchmark.runner import check_recordable
-    from hmc.cli.common.outputs import check_file, check_folder, check_not_read
+    from hmc.cli.common.outputs import check_file, check_folder, check_not_read, say_replaced_files
 
     read = [path for path in (settings.bundle, settings.src, settings.ref, settings.checkpoint) if path is not None]
     if record:
@@ -229,3 +229,4 @@ def _check_outputs(
         require_matplotlib()
         if settings.ref is None:
             raise InvalidRequestError("--plot shows BLEU against latency: give references with --reference FILE")
+    say_replaced_files((option, Path(file)) for file, option in written.items())
