@@ -76,8 +76,8 @@ def command(
 ) -> None:
     """Import, prune, compile and serve a model in one command. Steps that an earlier run finished are not repeated.
 
-    The levels are measured with --eval, or, after pruning, on held-out text of --source: their BLEU then says how far
-    they agree with the translations of the unpruned model, which is not BLEU against people.
+    The levels are measured with --eval, or else on text of --source: their BLEU then says how far they agree with the
+    model's own translations (those of the unpruned model, or at fp32), which is not BLEU against people.
 
     `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options. Variables
     such as HMC_TOKEN, and the file that HMC_CONFIG names, set the server up as they do for `hmc serve`.
@@ -123,6 +123,12 @@ def command(
 
     if not settings.precisions and not settings.sources:
         note(console, "fp32: int8 is faster on a CPU, and needs text to calibrate with; give --source FILE for it")
+    if settings.test_set is None and not settings.sources:
+        note(
+            console,
+            "No quality and no times will be recorded, because there is no text to measure on: give --eval SRC REF or "
+            "--source FILE for it",
+        )
 
     def done(step: StepDone) -> None:
         if as_json:
