@@ -125,6 +125,7 @@ def test_a_value_of_another_type_is_named_in_plain_words(hmc: Hmc, words: tuple[
     [
         ("distill c --source f -o o --keep loop --max-repeats 3", "--max-repeats drops nothing with --keep loop"),
         ("distill c --source f -o o --keep length_ratio --max-length-ratio 3", "--max-length-ratio drops nothing with"),
+        ("distill c --source f -o o --device cuda --workers 2", "--workers 2: on cuda a level has one; leave it out"),
         ("analyze ablate c --data f -o o --no-bleu --beam 4", "--beam is about translations, which --no-bleu leaves"),
         ("analyze all-but-one c --data f -o o --no-bleu --beam 4", "--beam is about translations, which --no-bleu"),
         ("analyze groups c --data f -o o --no-bleu --beam 1", "--beam is about translations, which --no-bleu leaves"),

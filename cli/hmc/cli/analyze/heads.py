@@ -89,7 +89,7 @@ def roles(
     from hmc.training.analysis.figures.roles import draw_roles
     from hmc.training.analysis.roles import roles
     from hmc.training.analysis.roles.conllu import read_trees
-    from hmc.training.analysis.roles.rare_words import token_counts
+    from hmc.training.analysis.roles.rare_words import FREQUENT, token_counts
 
     if not frequencies:
         check_unused("is about --frequencies: add it, or leave this one out", frequent=frequent)
@@ -101,7 +101,7 @@ def roles(
         rare = None
         if frequencies:
             counts = token_counts(frequencies, subject.vocabulary, subject.languages)
-            rare = roles.Frequencies(counts, frequencies, roles.FREQUENT if frequent is None else frequent)
+            rare = roles.Frequencies(counts, frequencies, FREQUENT if frequent is None else frequent)
         return roles.analyse(subject, text, treebank, rare, forced=forced, progress=progress)
 
     carry_out(analyse, roles.summary, draw_roles, out, as_json)
