@@ -151,6 +151,21 @@ def test_a_killed_process_is_named_in_a_line(killed: str, corpus: str, tmp_path:
     assert code == (75 if killed == "second" else -9)
 
 
+def test_a_first_process_that_waits_for_nobody_ends_all_the_same() -> None:
+    """As while it scores dev text: nothing tells it that the connection is lost."""
+    script = (
+        "import subprocess\n"
+        "from hmc.training.runs import processes\n"
+        "processes.GRACE_SECONDS = {True: 0.1, False: 0.1}\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "child.kill()\n"
+        "processes._end_without((child,))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False)
+    assert ran.returncode == 75
+    assert ran.stderr.startswith("hmc: process 1 of the run was killed by SIGKILL")
+
+
 def test_torchrun_of_a_run_of_one_process_is_refused(
     corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
