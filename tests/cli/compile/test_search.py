@@ -18,6 +18,7 @@ from hmc.benchmark import Candidate
 from hmc.benchmark.budget import find
 from hmc.benchmark.budget.find import LevelMeter
 from hmc.benchmark.measure.latency import LatencyResult
+from hmc.benchmark.measure.machine import this_machine
 
 
 def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
@@ -206,6 +207,17 @@ def test_where_rounds_disagree_it_is_not_known(
 
     monkeypatch.setattr(find, "measure_latency", Machine(lambda name, _, n: 1.0 if name == "full" else (0.2, 5)[n % 2]))
     refused(hmc("compile", prunable, "--max-latency-ms", "2", *words), "not known whether h1 (", "the rounds disagree")
+
+
+@pytest.mark.parametrize("load", [0.0, 99.0])
+def test_a_busy_machine_is_told(
+    hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, load: float
+) -> None:
+    monkeypatch.setattr(find, "this_machine", lambda devices: replace(this_machine(devices), load_average=load))
+    monkeypatch.setattr(find, "measure_latency", Machine(lambda *_: 1.0))
+    ran = done(hmc("compile", prunable, "--max-latency-ms", "30", "--eval", *few, "--beam", 1, "-o", tmp_path / "b"))
+    said = "It was busy with something else, load average 99.0 at the start: what is too slow may be fast enough"
+    assert (said in " ".join(ran.stdout.split())) == (load > 0)
 
 
 def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:

@@ -26,7 +26,7 @@ from hmc.benchmark.budget.report import refusal, to_dict
 from hmc.benchmark.budget.search import Candidate, Limits, Search, search
 from hmc.benchmark.measure.latency import RequestSize, measure_latency, median_of
 from hmc.benchmark.measure.levels import reference_level
-from hmc.benchmark.measure.machine import this_machine
+from hmc.benchmark.measure.machine import Machine, this_machine
 from hmc.benchmark.measure.quality import Output, Progress, score, silent, translate_all
 from hmc.benchmark.measure.text import TestSet
 from hmc.benchmark.measure.validity import Interval, interval
@@ -193,6 +193,8 @@ class BudgetSearch:
     """Devices that the candidates ran on."""
     _measured: dict[tuple[str, int], Candidate] = field(default_factory=dict, init=False)
     """(form, heads) → what was measured."""
+    _before: Machine | None = field(default=None, init=False)
+    """The machine when the search began, before it was busy with the search."""
 
     def __post_init__(self) -> None:
         if len(self.plan.requests) != 1:
@@ -226,6 +228,7 @@ class BudgetSearch:
         """
         plan, [request] = self.plan, self.plan.requests
         checkpoint = request.checkpoint
+        self._before = this_machine([])
         with BundleBuilder.open(
             plan.out,
             [checkpoint],
@@ -302,8 +305,15 @@ class BudgetSearch:
 
     @property
     def timed(self) -> str:
-        """Describes what was timed: the requests and the machine."""
-        return f"{self.workload}; {this_machine(self.devices)}"
+        """Describes what was timed: the requests and the machine, and what else that one did."""
+        busy = ""
+        if self._before and self._before.is_busy and self.limits.max_latency_ms is not None:
+            load = self._before.load_average
+            busy = (
+                f". It was busy with something else, load average {load:.1f} at the start: what is too slow may be "
+                "fast enough when it is not"
+            )
+        return f"{self.workload}; {this_machine(self.devices)}{busy}"
 
     def to_dict(self) -> dict[str, Any]:
         """Every candidate and how it was measured, as values for JSON."""
