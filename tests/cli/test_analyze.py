@@ -62,6 +62,9 @@ def test_json_on_standard_output_is_the_file(
     options = ("--data", corpora[0], "-o", tmp_path, "--sentences", "3", "--device", "cpu", "--json")
     ran = done(hmc("analyze", "importance", tiny_checkpoint, *options, "--save", tmp_path / "copy"))
     assert ran.stdout == (tmp_path / "importance.json").read_text(encoding="utf-8")
+    assert "replaced" not in ran.stderr
+    again = done(hmc("analyze", "importance", tiny_checkpoint, *options))
+    assert f"--out {tmp_path}: what was there is replaced: importance.json, " in " ".join(again.stderr.split())
     assert json.loads(ran.stdout)["corpora"][0]["sentences"] == 3
     assert load_checkpoint(tmp_path / "copy").importance is not None
 

@@ -42,6 +42,22 @@ def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: 
     assert level.latency is not None
 
 
+def test_files_that_are_replaced_are_named_before_the_measurement(
+    tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = replace(fakes.whole_report(), began="2026-11-28T10:00:00+00:00")
+    monkeypatch.setattr(runner, "run_benchmark", lambda *_, **__: report)
+    where = (tiny_bundle, "--source", src, "--reference", ref)
+    files = ("-o", tmp_path / "r.json", "--html", tmp_path / "r.html", "--plot", tmp_path / "p")
+    assert "replaced" not in done(run(*where, *files)).stderr
+    said = " ".join(done(run(*where, *files)).stderr.split())
+    place = tmp_path / "r.json"
+    assert f"--out {place}: the report on {report.bundle.path} of {report.began} is replaced at the end" in said
+    assert f"--html {tmp_path / 'r.html'}: the file that is there is replaced at the end" in said
+    assert f"--plot {tmp_path / 'p.png'}: the file that is there is replaced at the end" in said
+    assert f"--plot {tmp_path / 'p.svg'}: the file that is there is replaced at the end" in said
+
+
 def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -> None:
     ran = done(run(tiny_bundle, "--source", src, "--levels", "full, h5", *SMALL, "--json"))
     assert [level["name"] for level in json.loads(ran.stdout)["levels"]] == ["full", "h5"]

@@ -42,6 +42,32 @@ def test_tables_are_printed_whatever_the_locale(tiny_bundle: Path) -> None:
         assert "→" in ran.stdout.decode("utf-8")
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stderr too"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--version",
+        "--help",
+        "bench --help",
+        "prune --help",
+        "analyze ablate --help",
+        "--show-completion bash",
+        "levels {bundle}",
+        "levels {bundle} --json",
+        "token new someone --scope translate",
+    ],
+)
+def test_a_closed_pipe_ends_quietly(words: str, both: bool, tiny_bundle: Path) -> None:
+    """As `head -c 0` closes it. 141 is what shells report for a tool that SIGPIPE has ended."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "hmc.cli", *words.format(bundle=tiny_bundle).split()]
+    stderr = writes if both else subprocess.PIPE
+    ran = subprocess.run(command, env=environment(), stdout=writes, stderr=stderr, check=False)
+    os.close(writes)
+    assert (ran.returncode, ran.stderr or b"") == (141, b"")
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     "words",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.benchmark import fakes
 from tests.cli.conftest import Hmc
-from tests.command import refused
-from tests.support.files import write_lines
+from tests.command import done, refused
+from tests.support.files import write_lines, write_pair
+from tests.tiny import SENTENCES, tiny_checkpoint_at
 
+from hmc.artifact import load_checkpoint
 from hmc.benchmark import runner
 from hmc.cli import demo_steps
 
@@ -95,3 +99,57 @@ def test_a_bundle(hmc: Hmc, tiny_checkpoint: Path, small_disk: Path) -> None:
     ran = refused(hmc("compile", tiny_checkpoint, "-o", small_disk / "bundle"), FULL)
     assert f"hmc: {small_disk / 'bundle'}" in ran.stderr
     assert list(small_disk.iterdir()) == []
+
+
+TOML = """
+[data]
+train = ["{corpus}"]
+dev = "{corpus}"
+[tokenizer]
+vocab_size = 120
+[model]
+d_model = 16
+ffn_dim = 16
+encoder_layers = 1
+decoder_layers = 1
+heads = 2
+[train]
+steps = 6
+batch_tokens = 400
+warmup_steps = 2
+[run]
+device = "cpu"
+eval_sentences = 1
+save_every = 2
+"""
+
+
+@pytest.mark.parametrize("command", ["train", "prune"])
+def test_a_run(hmc: Hmc, tmp_path: Path, small_disk: Path, command: str) -> None:
+    """Wherever the room ends, the message names a path, and the same command goes on to the same result."""
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    corpus, words = write_pair(tmp_path, SENTENCES * 2), list[str | Path]()
+    if command == "train":
+        (tmp_path / "r.toml").write_text(TOML.format(corpus=corpus))
+        words += ["train", tmp_path / "r.toml"]
+    else:
+        tiny_checkpoint_at(tmp_path / "c", gates=False)
+        words += ["prune", tmp_path / "c", "--data", corpus, "--dev", corpus, "--target-heads", "12"]
+        words += ["--close-steps", "10", "--recover-steps", "4", "--save-every", "4", "--eval-sentences", "1"]
+        words += ["--device", "cpu"]
+    done(hmc(*words, "-o", tmp_path / "roomy"))
+    failed = 0
+    for leave in range(0, 4_000_000, 150_000):
+        fill(small_disk, leave)
+        ran = hmc(*words, "-o", small_disk / "out")
+        (small_disk / "filler").unlink()
+        if ran.exit_code == 0:
+            break
+        failed += 1
+        last = refused(ran, FULL).stderr.splitlines()[-1]
+        assert str(small_disk) in last
+        assert "Traceback" not in ran.stderr
+    assert failed > 2
+    result = "final" if command == "train" else "h12"
+    here, there = (load_checkpoint(folder / result) for folder in (small_disk / "out", tmp_path / "roomy"))
+    assert all(np.array_equal(here.tensors[name], values) for name, values in there.tensors.items())

@@ -98,7 +98,7 @@ def test_the_list_of_commands_is_wrapped_by_the_terminal() -> None:
         ("bench load --server x:1 --source f --share 2", "--share 2: choose a number above 0"),
         ("bench load --server x:1 --source f --beam 0", "--beam 0: choose 1 to 16"),
         ("serve b --max-rows 0", "--max-rows 0: choose 1 or more"),
-        ("up b --no-serve --port 99999", "b: no such"),
+        ("up b --port 99999", "--port 99999: choose 0 to 65535"),
     ],
 )
 def test_errors_speak_of_options(hmc: Hmc, tmp_path: Path, words: str, said: str) -> None:
@@ -118,6 +118,50 @@ def test_errors_speak_of_options(hmc: Hmc, tmp_path: Path, words: str, said: str
 )
 def test_a_value_of_another_type_is_named_in_plain_words(hmc: Hmc, words: tuple[str, ...], said: str) -> None:
     assert said in " ".join(refused(hmc(*words)).stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("distill c --source f -o o --keep loop --max-repeats 3", "--max-repeats drops nothing with --keep loop"),
+        ("distill c --source f -o o --keep length_ratio --max-length-ratio 3", "--max-length-ratio drops nothing with"),
+        ("distill c --source f -o o --device cuda --workers 2", "--workers 2: on cuda a level has one; leave it out"),
+        ("analyze ablate c --data f -o o --no-bleu --beam 4", "--beam is about translations, which --no-bleu leaves"),
+        ("analyze all-but-one c --data f -o o --no-bleu --beam 4", "--beam is about translations, which --no-bleu"),
+        ("analyze groups c --data f -o o --no-bleu --beam 1", "--beam is about translations, which --no-bleu leaves"),
+        ("analyze cumulative c --data f -o o --no-bleu --beam 4", "--beam is about translations, which --no-bleu"),
+        ("analyze correlate c --data f --data f -o o --beam 4", "--beam is about translations, which --effect loss"),
+        ("analyze correlate c --data f --data f -o o --effect importance --batch-tokens 9", "--batch-tokens is about"),
+        ("analyze roles c --data f -o o --frequent 100", "--frequent is about --frequencies: add it, or leave this"),
+        ("compile c -o o --shortlist-best 3", "need --shortlist SRC TGT"),
+        ("compile c -o o --beam 4", "--beam and --test-set are about --eval"),
+        ("compile c -o o --rank-by gates", "--rank-by chooses among heads: give --target-heads"),
+        ("compile c -o o --confidence 0.9", "--confidence says how sure it is that a BLEU drop is kept"),
+        ("bench b --source f --load-seconds 10", "--load-seconds is about --load: add it, or leave this one out"),
+        ("bench b --source f --checkpoint c", "--checkpoint is about --peers: add it, or leave this one out"),
+        ("bench load --server x:1 --source f --arrivals constant --seed 2", "--seed is about times at random"),
+        ("bench load --server x:1 --source f --arrivals f --seed 2", "--seed is about times at random"),
+        ("bench load --server x:1 --source f --arrivals f --seconds 2", "--seconds has no effect on the times of"),
+        ("bench load --server x:1 --source f --arrivals f --rate 2", "a trace has its own times: leave out the rate"),
+        ("translate --bundle b --sample --beam 4 a", "--beam is about searching, and --sample draws"),
+        ("translate --bundle b --attention-head cross.0.0 a", "--attention-head is about --alignment and --coverage"),
+        ("score f f --bundle b --attention-head cross.0.0", "--attention-head is about --align"),
+        ("translate --bundle b --engine local --source f -o o --executor reference", "--executor is not for --engine"),
+        ("serve b --device cpu --gpu-memory 80%", "--gpu-memory is about CUDA, not about --device cpu"),
+        ("serve b --device cpu --gpu-attention cudnn", "--gpu-attention is about CUDA, not about --device cpu"),
+        ("serve b --connection-age-seconds 0 --connection-grace-seconds 5", "which 0 turns off: leave it out"),
+        ("serve b --idle-unload 5", "--idle-unload needs lazy"),
+        ("serve b --replicas 2", "--replicas is about --ray"),
+        ("up b --no-serve --port 50052", "--port is about the server: leave it out, or --no-serve"),
+        ("up b --no-serve --http-port 0", "--http-port is about the server: leave it out, or --no-serve"),
+        ("up b --prune-steps 10", "--prune-steps is about --target-heads: add it, or leave this one out"),
+    ],
+)
+def test_an_option_without_effect_is_refused_before_any_work(hmc: Hmc, tmp_path: Path, words: str, said: str) -> None:
+    """No checkpoint, bundle or server is there: they are not looked at."""
+    (tmp_path / "f").write_text("a dog\n")
+    ran = refused(hmc(*(str(tmp_path / word) if word in ("f", "o") else word for word in words.split())))
+    assert said in " ".join(ran.stderr.split())
 
 
 def test_completion_is_offered(hmc: Hmc) -> None:

@@ -32,6 +32,7 @@ def test_a_second_run_repeats_nothing(hmc: Hmc, opus: Path, tmp_path: Path) -> N
     first, second = (hmc(*arguments) for _ in range(2))
     assert first.exit_code == 0, first.output
     assert "fp32: int8 is faster on a CPU, and needs text to calibrate with; give --source FILE" in first.stderr
+    assert "No quality and no times will be recorded, because there is no text to measure on" in first.stderr
     assert [(step["step"], step["kept"]) for step in steps(first.stdout)] == [("import", False), ("compile", False)]
     assert [(step["step"], step["kept"]) for step in steps(second.stdout)] == [("import", True), ("compile", True)]
     assert [step["folder"] for step in steps(first.stdout)] == [step["folder"] for step in steps(second.stdout)]
@@ -48,7 +49,29 @@ def test_the_default_level_of_several_is_said(hmc: Hmc, opus: Path, tmp_path: Pa
     text = write_lines(tmp_path / "text.en", SENTENCES)
     ran = hmc("up", opus, "-o", tmp_path / "out", "--no-serve", "--source", text, "--precision", "int8,fp32")
     assert ran.exit_code == 0, ran.output
-    assert "full is the default level, the best one by a cost model: nothing is scored yet" in ran.stderr
+    assert re.search(
+        "is the default level, the fastest that loses at most 1 BLEU|is the default level, the best one: ", ran.stderr
+    )
+
+
+def test_without_a_test_set_levels_are_measured_on_the_model_s_own_translations(
+    hmc: Hmc, opus: Path, tmp_path: Path
+) -> None:
+    """As after pruning. A second run measures nothing again, and other text gives another bundle."""
+    one, two = write_lines(tmp_path / "one.en", SENTENCES), write_lines(tmp_path / "two.en", ["A dog runs."])
+    arguments = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json", "--source", one)
+    first, second = (done(hmc(*arguments)) for _ in range(2))
+    assert [step["step"] for step in steps(first.stdout)] == ["import", "compile", "measure"]
+    assert [step["kept"] for step in steps(second.stdout)] == [True, True, True]
+    bundle = Path(steps(first.stdout)[-1]["folder"])
+    [level] = validate(bundle).levels
+    assert level.quality
+    assert level.latency
+    assert (level.name, level.quality.test_set) == ("full-int8", "translations of the model at fp32")
+    said = " ".join(first.stderr.split())
+    assert "BLEU is their agreement with the model at fp32 on text of --source, not BLEU against people" in said
+    assert not list((tmp_path / "out").glob("translated-*/teacher"))
+    assert steps(done(hmc(*arguments, "--source", two)).stdout)[-1]["folder"] != str(bundle)
 
 
 def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
@@ -56,7 +79,7 @@ def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_p
     write_lines(tmp_path / "text.en", SENTENCES)
     plain = steps(hmc(*common).stdout)
     calibrated = hmc(*common, "--source", tmp_path / "text.en")
-    assert "fp32" not in calibrated.stderr
+    assert "fp32: int8 is faster" not in calibrated.stderr
     int8 = steps(calibrated.stdout)
     assert int8[0] == plain[0] | {"kept": True}
     assert int8[1]["folder"] != plain[1]["folder"]
@@ -65,7 +88,7 @@ def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_p
     (opus / "config.json").write_text(json.dumps(config | {"activation_function": "swish"}))
     changed = steps(hmc(*common).stdout)
     assert not any(step["kept"] for step in changed)
-    assert len(list((tmp_path / "out").iterdir())) == 5
+    assert len(list((tmp_path / "out").glob("*-????????????"))) == 6  # that of the text's translations too
     weights = ("up", next(opus.glob("*.safetensors")), *common[2:])
     named = steps(hmc(*weights).stdout)
     (opus / "config.json").write_text(json.dumps(config))

@@ -64,16 +64,22 @@ def command(
         ),
     ] = None,
     max_length_ratio: Annotated[
-        float, opt(FILTER, "Drop a pair whose longer side has more tokens than this times the shorter one, plus 5.")
-    ] = 2.5,
+        float | None,
+        opt(
+            FILTER,
+            "Drop a pair whose longer side has more tokens than this times the shorter one, plus 5.",
+            show_default="2.5",
+        ),
+    ] = None,
     max_repeats: Annotated[
-        int,
+        int | None,
         opt(
             FILTER,
             "Drop a translation in which a sequence of words follows itself more often than this, unless the "
             "source does the same.",
+            show_default="2",
         ),
-    ] = 2,
+    ] = None,
     precision: Annotated[str, opt(WHERE, "Precision of the teacher. auto: int8, and fp16 on CUDA.")] = "auto",
     device: Annotated[str, opt(WHERE, "auto, cpu, cuda or cuda:N.")] = "auto",
     workers: Annotated[int, opt(WHERE, "Batches that run at once on a CPU. 0: one for each core.")] = 0,
@@ -91,6 +97,7 @@ def command(
 
     from hmc.artifact.stopping import stoppable
     from hmc.cli.common.consoles import open_console
+    from hmc.cli.common.options import check_unused
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.progress import translating
     from hmc.pipelines.distillation.filters import Filters
@@ -98,6 +105,16 @@ def command(
     from hmc.pipelines.distillation.settings import DistillSettings
 
     check_run_folder(out)
+    kept = keep or []
+    if "length_ratio" in kept:
+        check_unused("drops nothing with --keep length_ratio: leave one of them out", max_length_ratio=max_length_ratio)
+    if "loop" in kept:
+        check_unused("drops nothing with --keep loop: leave one of them out", max_repeats=max_repeats)
+    filters = Filters(
+        tuple(kept),  # type: ignore[arg-type]  # checked there
+        Filters.max_length_ratio if max_length_ratio is None else max_length_ratio,
+        Filters.max_repeats if max_repeats is None else max_repeats,
+    )
     settings = DistillSettings(
         beam=beam,
         n_best=n_best,
@@ -110,7 +127,6 @@ def command(
         workers=workers,
         threads=threads,
     )
-    filters = Filters(tuple(keep or ()), max_length_ratio, max_repeats)  # type: ignore[arg-type]  # checked there
     kept = f"what is in {out} is kept; the same command goes on"  # while it reads the text: then `distill` says more
     with stoppable(lambda: kept), translating(open_console(stderr=True)) as (report, step):
         found = distill(

@@ -87,7 +87,9 @@ def main() -> None:
         os.environ.setdefault("TERMINAL_WIDTH", HELP_WIDTH)
     try:
         build()()
-    except SystemExit:  # every command line ends with it
+    except SystemExit as ended:  # every command line ends with it
+        if isinstance(ended.__context__, BrokenPipeError):  # typer's own text, such as help, in a pipe that was closed
+            raise ended.__context__ from None
         if sys.stdout is not None:
             sys.stdout.flush()
         raise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import BackendOptions, opt
+from hmc.cli.common.options import BackendOptions, check_unused, opt
 
 if TYPE_CHECKING:
     from hmc.artifact.errors import InvalidRequestError
@@ -33,7 +33,9 @@ def command(
     attention_head: Annotated[
         list[str] | None,
         opt(
-            OUTPUT, "With --alignment: take the attention of this head, such as cross.5.3. Repeatable.", metavar="HEAD"
+            OUTPUT,
+            "With --alignment or --coverage-penalty: take the attention of this head, such as cross.5.3. Repeatable.",
+            metavar="HEAD",
         ),
     ] = None,
     json_output: Annotated[bool, opt(OUTPUT, "Print one line of JSON for each pair.", "--json")] = False,
@@ -53,6 +55,8 @@ def command(
     check_stdout()
     if (token_scores or alignment) and not json_output:
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
+    if not alignment and not coverage_penalty:
+        check_unused("is about --alignment and --coverage-penalty: add one", attention_head=attention_head)
     options = DecodeOptions(
         beam_size=1,
         length_penalty=length_penalty,

@@ -401,6 +401,7 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
     from hmc.artifact.errors import InvalidRequestError
+    from hmc.cli.common.options import check_unused
     from hmc.cli.running import serve_models, serve_on_ray
     from hmc.serving.server.configuration import as_toml, load, shown
     from hmc.serving.server.observing.logs import set_up
@@ -408,6 +409,14 @@ def command(
     groups = (operation, runtime, loading, capacity, auto, security, limits)
     options = {"bundles": bundles} | {name: value for group in groups for name, value in vars(group).items()}
     given = {name: value for name, value in options.items() if value is not None}
+    if runtime.device == "cpu":  # in a file or the environment they may stand for other servers
+        gpu = {"gpu_memory": runtime.gpu_memory, "gpu_attention": runtime.gpu_attention}
+        check_unused("is about CUDA, not about --device cpu: leave it out", **gpu)
+    if limits.connection_age_seconds == 0:
+        grace = limits.connection_grace_seconds
+        check_unused(
+            "follows --connection-age-seconds, which 0 turns off: leave it out", connection_grace_seconds=grace
+        )
     configuration = load(given, os.environ, config)
     settings = configuration.settings
     if print_config:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import WHERE, BackendOptions, BulkOptions, chosen_server, opt
+from hmc.cli.common.options import WHERE, BackendOptions, BulkOptions, check_unused, chosen_server, opt
 
 if TYPE_CHECKING:
     from hmc.serving.requests.options import Sampling, Segmentation
@@ -73,8 +73,13 @@ def command(
         ),
     ] = None,
     beam: Annotated[
-        int, opt(SEARCH, "Number of hypotheses that the search keeps for each text; 1 is greedy search.")
-    ] = 4,
+        int | None,
+        opt(
+            SEARCH,
+            "Number of hypotheses that the search keeps for each text; 1 is greedy search.",
+            show_default="4",
+        ),
+    ] = None,
     n_best: Annotated[
         int, opt(SEARCH, "Number of translations to print for each text, best first, separated by tabs.")
     ] = 1,
@@ -127,7 +132,9 @@ def command(
     attention_head: Annotated[
         list[str] | None,
         opt(
-            OUTPUT, "With --alignment: take the attention of this head, such as cross.5.3. Repeatable.", metavar="HEAD"
+            OUTPUT,
+            "With --alignment or --coverage-penalty: take the attention of this head, such as cross.5.3. Repeatable.",
+            metavar="HEAD",
         ),
     ] = None,
 ) -> None:
@@ -142,8 +149,12 @@ def command(
     from hmc.serving.requests.options import DecodeOptions
 
     check_stdout()
+    if sample:
+        check_unused("is about searching, and --sample draws: leave one of them out", beam=beam)
+    if not alignment and not coverage_penalty:
+        check_unused("is about --alignment and --coverage-penalty: add one", attention_head=attention_head)
     options = DecodeOptions(
-        beam_size=beam,
+        beam_size=DecodeOptions.beam_size if beam is None else beam,
         length_penalty=length_penalty,
         max_length=max_length,
         n_best=n_best,

@@ -76,8 +76,8 @@ def command(
 ) -> None:
     """Import, prune, compile and serve a model in one command. Steps that an earlier run finished are not repeated.
 
-    The levels are measured with --eval, or, after pruning, on held-out text of --source: their BLEU then says how far
-    they agree with the translations of the unpruned model, which is not BLEU against people.
+    The levels are measured with --eval, or else on text of --source: their BLEU then says how far they agree with the
+    model's own translations (those of the unpruned model, or at fp32), which is not BLEU against people.
 
     `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options. Variables
     such as HMC_TOKEN, and the file that HMC_CONFIG names, set the server up as they do for `hmc serve`.
@@ -91,7 +91,7 @@ def command(
     from hmc.artifact.bundle.order import why_default
     from hmc.artifact.stopping import stoppable
     from hmc.cli.common.consoles import note, open_console
-    from hmc.cli.common.options import parse_precisions
+    from hmc.cli.common.options import check_unused, parse_precisions
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.progress import translating
     from hmc.cli.running import serve_models
@@ -100,6 +100,10 @@ def command(
     from hmc.serving.server.configuration import load
     from hmc.serving.server.observing.logs import set_up
 
+    if not target_heads:
+        check_unused("is about --target-heads: add it, or leave this one out", prune_steps=prune_steps)
+    if not serve:
+        check_unused("is about the server: leave it out, or --no-serve", host=host, port=port, http_port=http_port)
     out = out or default_folder(model)
     check_run_folder(out)
     addresses = {"host": host, "port": port, "http_port": http_port}
@@ -119,6 +123,12 @@ def command(
 
     if not settings.precisions and not settings.sources:
         note(console, "fp32: int8 is faster on a CPU, and needs text to calibrate with; give --source FILE for it")
+    if settings.test_set is None and not settings.sources:
+        note(
+            console,
+            "No quality and no times will be recorded, because there is no text to measure on: give --eval SRC REF or "
+            "--source FILE for it",
+        )
 
     def done(step: StepDone) -> None:
         if as_json:

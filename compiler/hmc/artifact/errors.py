@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -127,6 +128,16 @@ class DeadlineExceededError(RetryableError):
 
 class InternalServiceError(HmcError):
     """The service failed in a way it should not: a bug there, to be found in its log."""
+
+
+def ending(status: int) -> str:
+    """How a process ended, as the end of a sentence about it. status: as `subprocess` has it; that of a signal is
+    negative."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    names = {number.value: number.name for number in signal.Signals}
+    often = ", often because memory ran out" if -status == signal.SIGKILL else ""
+    return f"was killed by {names.get(-status, f'signal {-status}')}{often}"
 
 
 def field_problems(error: ValidationError) -> list[str]:

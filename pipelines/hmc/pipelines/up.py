@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from hmc.artifact.bundle.checks import bundle_problems
@@ -36,12 +37,15 @@ from hmc.pipelines.progress import Report, Step, silent
 
 ROUNDS, TIMED = 3, 32
 """Times that each level translates the timed sentences, and their number."""
-OWN = "translations of the unpruned model"
-"""Name of the test set whose references the model wrote itself."""
-AGREEMENT = (
-    "The levels' BLEU is their agreement with the unpruned model on held-out text of --source, not BLEU against "
-    "people; --eval SRC REF measures that."
-)
+OWN, OWN_FP32 = "translations of the unpruned model", "translations of the model at fp32"
+"""Names of test sets whose references the model wrote itself."""
+AGREEMENT = {
+    OWN: "the unpruned model on held-out text of --source",
+    OWN_FP32: "the model at fp32 on text of --source",
+}
+"""Test set → what BLEU on it is the agreement with."""
+SENTENCES = 200
+"""Lines of --source that the model translates to have a test set, where pruning has held out none."""
 DIGITS = 12
 """Hex digits of a digest in the name of a folder."""
 
@@ -62,7 +66,8 @@ class UpSettings:
     prune_steps: int | None = None
     """Updates of closing, and as many of recovery; None: those of `hmc prune`."""
     test_set: tuple[Path, Path] | None = None
-    """Source and reference text to score levels on. None: pruned levels are scored on their held-out text."""
+    """Source and reference text to score levels on. None: pruned levels are scored on their held-out text, others on
+    `SENTENCES` lines of `sources` that the model translates at fp32."""
 
     def __post_init__(self) -> None:
         if self.target_heads and not self.sources:
@@ -102,8 +107,15 @@ def bring_up(settings: UpSettings, done: Announce = silent, step: Step = silent,
         pruned, held_out = _pruned(settings, checkpoint, done, step, report)
         measured_on = measured_on or held_out
     bundle = _compiled(settings, checkpoint, pruned, done, step)
+    name = None if settings.test_set is not None else OWN
+    if measured_on is None and settings.sources:
+        try:
+            measured_on = _translated(settings, checkpoint, report, step)
+        except InvalidRequestError as error:  # such as lines without the token of a target language
+            done(StepDone("measure", bundle, kept=False, said=f"No quality and no times are recorded: {error}"))
+        name = OWN_FP32
     if measured_on is not None:
-        _measured(bundle, measured_on, OWN if settings.test_set is None else None, done, step)
+        _measured(bundle, measured_on, name, done, step)
     return bundle
 
 
@@ -172,7 +184,8 @@ def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: 
     precisions: tuple[Precision, ...] = settings.precisions or (("int8",) if settings.sources else ("fp32",))
     texts = settings.sources[:1]
     files = chain.from_iterable(_files(path, settings.out) for path in (checkpoint, *pruned))
-    read = chain(files, texts, settings.test_set or ())  # another test set: another bundle, with scores of its own
+    # another text to measure on: another bundle, with scores of its own
+    read = chain(files, settings.sources, settings.test_set or ())
     folder = settings.out / f"bundle-{digest_of(read, precisions)}"
     kept = (folder / MANIFEST).is_file()
     if kept and (problems := bundle_problems(folder)):
@@ -187,6 +200,34 @@ def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: 
         )
     done(StepDone("compile", folder, kept))
     return folder
+
+
+def _translated(settings: UpSettings, checkpoint: Path, report: Report, step: Step) -> tuple[Path, Path]:
+    """Lines of all the sources, spread evenly, and their translations by the model at fp32. Lines that int8 is
+    calibrated on are left out, unless nearly all are such.
+
+    Raises InvalidRequestError if there is nothing that the model can translate.
+    """
+    from hmc.pipelines.distillation.filters import REASONS, Filters
+    from hmc.pipelines.distillation.results import TRAIN
+    from hmc.pipelines.distillation.run import distill
+    from hmc.pipelines.distillation.settings import TEACHER, DistillSettings
+    from hmc.pipelines.distillation.sources import read_sources, sample
+
+    key = digest_of(chain(_files(checkpoint, settings.out), settings.sources), OWN_FP32)
+    folder, lines = settings.out / f"translated-{key}", settings.out / f"translated-{key}.source.txt"
+    total = sum(file.lines for file in read_sources(settings.sources))
+    texts = sample(settings.sources, total, 4 * SENTENCES)
+    calibrated = set(read_calibration(settings.sources[0]))
+    others = [text for text in texts if text not in calibrated]
+    texts = others if len(others) >= SENTENCES // 2 else texts
+    stride = max(1, len(texts) // SENTENCES)
+    write_whole(lines, "".join(f"{text}\n" for text in texts[::stride][:SENTENCES]))
+    every = Filters(tuple(reason for reason in REASONS if reason != "no_text"))
+    distill(checkpoint, [lines], folder, DistillSettings(precision="fp32"), every, report=report, step=step)
+    rmtree(folder / TEACHER, ignore_errors=True)
+    source, target = (folder / name for name in TRAIN)
+    return source, target
 
 
 def _measured(bundle: Path, text: tuple[Path, Path], name: str | None, done: Announce, step: Step) -> None:
@@ -208,7 +249,13 @@ def _measured(bundle: Path, text: tuple[Path, Path], name: str | None, done: Ann
             test_set_name=name,
         )
         record(bundle, run_benchmark(settings, progress=step))
-    done(StepDone("measure", bundle, kept, AGREEMENT if name == OWN else ""))
+    said = ""
+    if name is not None:
+        said = (
+            f"The levels' BLEU is their agreement with {AGREEMENT[name]}, not BLEU against people; --eval SRC REF "
+            "measures that."
+        )
+    done(StepDone("measure", bundle, kept, said))
 
 
 def digest_of(files: Iterator[Path] | tuple[Path, ...], options: Any) -> str:

@@ -8,7 +8,7 @@ import pytest
 from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidRequestError, read_manifest
-from hmc.benchmark import TestSet, measure_quality
+from hmc.benchmark import Limits, TestSet, measure_quality
 from hmc.benchmark.budget.find import ROUNDS, TIMED_SENTENCES, LevelMeter, Workload
 from hmc.serving import DecodeOptions, Translator
 
@@ -19,7 +19,8 @@ def test_a_workload_is_single_sentences_and_no_blanks() -> None:
     workload = Workload.of([" ", "A man.", "", *["A dog."] * TIMED_SENTENCES], 2, decides=True)
     assert workload.sentences == ("A man.", *["A dog."] * (TIMED_SENTENCES - 1))
     assert workload.rounds == ROUNDS > Workload.of(["A man."], 2, decides=False).rounds
-    assert f"{ROUNDS} × {TIMED_SENTENCES} requests, one sentence each, beam 2" in str(workload)
+    assert f"{TIMED_SENTENCES} requests, one sentence each, beam 2" in str(workload)
+    assert f"{ROUNDS} rounds or more in turns" in str(workload)
     with pytest.raises(InvalidRequestError, match="--beam 0: choose 1 to"):
         Workload.of(["A man."], 0, decides=True)
 
@@ -42,7 +43,7 @@ def test_scores_are_those_of_eval_and_confidence_widens_the_loss(
     manifest = read_manifest(tiny_bundle)
     expected = measure_quality(tiny_bundle, pairs, ["full", "h12"], beam=1)
 
-    meter = LevelMeter(tiny_bundle, pairs, Workload(pairs.sources[:2], 1, 1), confidence)
+    meter = LevelMeter(tiny_bundle, pairs, Workload(pairs.sources[:2], 1, 1), Limits(1.0, confidence=confidence))
     full, small = (meter.measure(manifest, manifest.level(name)) for name in ("full", "h12"))
     assert (full.quality, small.quality) == (expected["full"], expected["h12"])
     assert (full.loss_at_most, full.heads, small.heads) == (0, 24, 12)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.conftest import FEW
 
 from hmc.artifact import HmcError, InvalidRequestError
-from hmc.artifact.errors import LevelNotFoundError
+from hmc.artifact.errors import LevelNotFoundError, UnavailableError
 from hmc.benchmark.load.results import LatencyObjective
 from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
 from hmc.serving.client import Client
@@ -48,6 +49,19 @@ def test_settings_that_the_server_refuses(tiny_bundle: Path, settings: dict[str,
     with pytest.raises(HmcError, match=message) as told, own_server(tiny_bundle, ["h5"], **settings):
         pass
     assert "pydantic" not in str(told.value)
+
+
+def test_a_server_that_was_killed_is_named(tiny_bundle: Path) -> None:
+    before = set(psutil.Process().children())
+
+    def lose_it() -> None:
+        with own_server(tiny_bundle, ["h5"], device="cpu", threads=1):
+            [server] = set(psutil.Process().children()) - before
+            server.kill()
+            raise UnavailableError("no server answers")
+
+    with pytest.raises(HmcError, match="was killed by SIGKILL, often because memory ran out"):
+        lose_it()
 
 
 def test_a_server_that_logs_much_goes_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,15 @@ def test_a_cold_start_counts_from_the_start_of_the_process(tiny_bundle: Path) ->
     assert 0 < found.load_s < found.cold_start_s < time.time() - began
 
 
+def test_a_process_that_was_killed_is_named(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\necho loading >&2\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(killed))
+    with pytest.raises(HmcError, match="measured: its process was killed by SIGKILL, often because memory ran out"):
+        measure_memory(request(tiny_bundle, "h12"))
+
+
 def test_what_went_wrong_there_is_said(tiny_bundle: Path) -> None:
     with pytest.raises(HmcError, match=r"memory of level 'h7' could not be measured: .*unknown level 'h7'"):
         measure_memory(request(tiny_bundle, "h7"))

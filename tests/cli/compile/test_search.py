@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from tests.command import done, refused
 from tests.support.files import bytes_of
 from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact import Level, Manifest, validate
+from hmc.artifact import validate
 from hmc.benchmark import Candidate
+from hmc.benchmark.budget import find
 from hmc.benchmark.budget.find import LevelMeter
+from hmc.benchmark.measure.latency import LatencyResult
+from hmc.benchmark.measure.machine import this_machine
 
 
 def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
@@ -62,7 +66,8 @@ def test_every_precision_is_searched_against_full(
     assert manifest.level(names[2]).precision == "int8"
     assert {level.quality.reference_level for level in manifest.levels if level.quality} == {"full"}
     assert all(level.quality for level in manifest.levels)
-    assert "p50: median of 3 × 12 requests" in ran.stdout
+    assert "p50: 12 requests, one sentence each, beam 1" in ran.stdout
+    assert "6 rounds or more in turns with the first level" in ran.stdout
 
 
 def test_twins_with_shortlists_are_searched_too(
@@ -98,14 +103,10 @@ def test_a_twin_or_its_precision_may_find_nothing(
     hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
     fast: str, default: str,
 ) -> None:  # fmt: skip
-    measure = LevelMeter.measure
+    def timed(_: LevelMeter, measured: Candidate) -> Candidate:
+        return replace(measured, p50_ms=1.0 if measured.shortlist == (fast == "twin") else 9.0)
 
-    def timed(meter: LevelMeter, manifest: Manifest, level: Level) -> Candidate:
-        return replace(
-            measure(meter, manifest, level), p50_ms=1.0 if bool(level.shortlist) == (fast == "twin") else 9.0
-        )
-
-    monkeypatch.setattr(LevelMeter, "measure", timed)
+    monkeypatch.setattr(LevelMeter, "judged", timed)
     for side in few:
         (tmp_path / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
     ran = done(hmc(
@@ -123,12 +124,10 @@ def test_a_twin_or_its_precision_may_find_nothing(
 def test_a_precision_that_finds_nothing_does_not_end_the_search(
     hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure = LevelMeter.measure
+    def timed(_: LevelMeter, measured: Candidate) -> Candidate:
+        return replace(measured, p50_ms=9.0 if measured.precision == "fp32" else 1.0)
 
-    def timed(meter: LevelMeter, manifest: Manifest, level: Level) -> Candidate:
-        return replace(measure(meter, manifest, level), p50_ms=9.0 if level.precision == "fp32" else 1.0)
-
-    monkeypatch.setattr(LevelMeter, "measure", timed)
+    monkeypatch.setattr(LevelMeter, "judged", timed)
     ran = done(hmc(
         "compile", prunable, "--max-latency-ms", 5, "--eval", *few, "--beam", 1, "--precision", "fp32,int8",
         "--calibrate", few[0], "-o", tmp_path / "b",
@@ -138,6 +137,87 @@ def test_a_precision_that_finds_nothing_does_not_end_the_search(
     found = {name: done["found"] for name, done in manifest.provenance["head_search"].items()}
     assert found == {"fp32": None, "int8": "full-int8"}
     assert "note: nothing found. no level answers within 5 ms" in ran.stdout
+
+
+class Machine:
+    """Stands in for `measure_latency`: a level takes a millisecond for each of its heads, times what else goes on."""
+
+    def __init__(self, busy: Callable[[str, int, int], float]) -> None:
+        self.busy = busy
+        """(level, how many measurements there were before, round) → how many times longer everything takes."""
+        self.measured: list[tuple[str, ...]] = []
+
+    def __call__(
+        self, levels: Mapping[str, object], sentences: Sequence[str], sizes: object, *, rounds: int, reference: str
+    ) -> list[LatencyResult]:
+        results, before = [], len(self.measured)
+        self.measured.append(tuple(levels))
+        for name in levels:
+            heads = 24 if name == "full" else int(name.removeprefix("h"))
+            rows = [(heads * self.busy(name, before, n),) * len(sentences) for n in range(rounds)]
+            p50 = sorted(row[0] for row in rows)[rounds // 2]
+            results.append(LatencyResult(name, 1, 1, 9, p50, None, None, 1, 1, 1, samples_ms=tuple(rows)))
+        return results
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        lambda _, before, __: 1 if before < 2 else 2,
+        lambda _, before, __: 3 if before == 0 else 1,
+        lambda _, before, n: 1 + 0.5 * ((before + n) % 3),
+    ],
+    ids=["from the third measurement on", "in the first measurement", "in two rounds of three"],
+)
+@pytest.mark.parametrize(("limit", "expected"), [("12.4", "h12"), ("24.1", "full")])
+def test_a_busy_machine_changes_no_choice(
+    hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
+    busy: Callable[[str, int, int], float], limit: str, expected: str,
+) -> None:  # fmt: skip
+    """Whatever slows all levels down alike in a round, and comes and goes, is not in their ratios."""
+    machine = Machine(busy)
+    monkeypatch.setattr(find, "measure_latency", machine)
+    done(hmc("compile", prunable, "--max-latency-ms", limit, "--eval", *few, "--beam", 1, "-o", tmp_path / "b"))
+    assert validate(tmp_path / "b").default_level == expected
+    assert all(levels[0] == "full" for levels in machine.measured)  # each in turns with the first
+
+
+def test_where_rounds_disagree_it_is_not_known(
+    hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels around the limit are not taken, nor called too slow; what surely keeps the limit is."""
+
+    def noisy(name: str, _: int, n: int) -> float:
+        return 1.0 if name == "full" else (0.8, 1.25)[n % 2]
+
+    machine = Machine(noisy)
+    monkeypatch.setattr(find, "measure_latency", machine)
+    words = ["--eval", *few, "--beam", 1, "-o", tmp_path / "b"]
+    ran = done(hmc("compile", prunable, "--max-latency-ms", "12.4", *words, "--json"))
+    data = json.loads(ran.stdout)
+    tried = {c["level"]: c for c in data["search"]["precisions"]["fp32"]["tried"]}
+    assert tried["h12"]["keeps_latency"] is None
+    assert tried["h12"]["p50_low"] < 12.4 < tried["h12"]["p50_high"]
+    assert tried[data["default_level"]]["p50_high"] <= 12.45
+    assert 9 <= tried[data["default_level"]]["heads"] < 12
+    assert machine.measured.count(("full", "h12")) == 3  # it is asked again before it is given up
+    said = " ".join(ran.stderr.split())
+    assert "surely keeps the latency. latency: not known whether " in said
+    assert "because the rounds disagree. Compile again while the machine does nothing else, or allow more" in said
+
+    monkeypatch.setattr(find, "measure_latency", Machine(lambda name, _, n: 1.0 if name == "full" else (0.2, 5)[n % 2]))
+    refused(hmc("compile", prunable, "--max-latency-ms", "2", *words), "not known whether h1 (", "the rounds disagree")
+
+
+@pytest.mark.parametrize("load", [0.0, 99.0])
+def test_a_busy_machine_is_told(
+    hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, load: float
+) -> None:
+    monkeypatch.setattr(find, "this_machine", lambda devices: replace(this_machine(devices), load_average=load))
+    monkeypatch.setattr(find, "measure_latency", Machine(lambda *_: 1.0))
+    ran = done(hmc("compile", prunable, "--max-latency-ms", "30", "--eval", *few, "--beam", 1, "-o", tmp_path / "b"))
+    said = "It was busy with something else, load average 99.0 at the start: what is too slow may be fast enough"
+    assert (said in " ".join(ran.stdout.split())) == (load > 0)
 
 
 def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:

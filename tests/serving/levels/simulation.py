@@ -39,9 +39,8 @@ class SimulatedLevel:
 
     def candidate(self) -> LevelCandidate:
         wait = max(0.0, self._free[0] - self.clock.now)
-        return LevelCandidate(
-            self.level, len(self._ends), None, self.recent, wait + self.seconds if self.predicts else None, self.failed
-        )
+        expected = wait + self.seconds if self.predicts else None
+        return LevelCandidate(self.level, len(self._ends), None, self.recent, self.recent, expected, self.failed)
 
     def take(self) -> float:
         """A text arrives now. Returns its latency in seconds."""

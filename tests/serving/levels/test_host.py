@@ -4,12 +4,13 @@ import gc
 import logging
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.manifests import changed_manifest
-from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, eventually, write_bundle
+from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, FakeTranslator, eventually, write_bundle
 
 from hmc.artifact import InvalidArtifactError
 from hmc.artifact.errors import (
@@ -391,6 +392,35 @@ def test_a_text_of_many_sentences_does_not_change_what_single_ones_may_take(bund
     for _ in range(FEW_REQUESTS):
         called(host, factory, clock, "full", ["One sentence."], 0.2)
     assert host.lease(Selector(latency_budget_ms=100), characters=50).level.name == "h6", "the machine is slow now"
+
+
+def test_a_text_of_many_sentences_does_not_move_auto(
+    bundle: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its sentences took as long as the whole, which a single sentence would not have."""
+    plain = FakeTranslator.translation
+    monkeypatch.setattr(FakeTranslator, "translation", lambda *given: replace(plain(*given), compute_s=0.6))
+    clock, auto = FakeClock(), Selector(auto=True)
+    host = started(bundle, factory, clock=clock, auto=AutoPolicy(target_ms=100))
+    assert chosen(host, auto) == "full"
+    factory["full"].queue_size = 100
+    for _ in range(FEW_REQUESTS):
+        called(host, factory, clock, "full", ["A sentence of a longer text, of the usual length."] * 30, 0.6)
+    factory["full"].expected = 0.6  # as the engine says after such texts
+    assert chosen(host, auto) == "full"
+    for _ in range(2 * FEW_REQUESTS):
+        called(host, factory, clock, "full", ["One sentence."], 0.2)
+    assert chosen(host, auto) == "h12", "single ones are slow now"
+
+
+def test_auto_heeds_what_waits(bundle: Path, factory: FakeFactory) -> None:
+    host = started(bundle, factory, auto=AutoPolicy(target_ms=100))
+    factory["full"].expected = 0.6
+    with host.lease(Selector(name="full")) as lease:
+        waiting = lease.submit("hold", OPTIONS)
+        assert chosen(host, Selector(auto=True)) == "h12"
+        factory["full"].release.set()
+        waiting.result(GUARD_S)
 
 
 def test_a_call_that_failed_is_no_measure_of_latency(bundle: Path, factory: FakeFactory) -> None:

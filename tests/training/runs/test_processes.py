@@ -7,12 +7,15 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from tests.command import refused, run_hmc
+from tests.processes import environment
 from tests.support.files import write_pair
 from tests.support.forks import Forks
 from tests.support.recipes import small_recipe
@@ -117,6 +120,54 @@ def test_the_command_succeeds_and_reports_once(launcher: tuple[str, ...], corpus
     assert row["checkpoint"] == str(tmp_path / "out" / "final")
     assert load_checkpoint(tmp_path / "out" / "final").metrics["dev"] == row["metrics"]["dev"]
     assert "cannot be used" not in finished.stderr
+
+
+@pytest.mark.parametrize("killed", ["first", "second"])
+def test_a_killed_process_is_named_in_a_line(killed: str, corpus: str, tmp_path: Path) -> None:
+    """No traceback, and the process that was not killed is not blamed."""
+    out, said = tmp_path / "out", tmp_path / "said"
+    (tmp_path / "r.toml").write_text(TOML.format(corpus=corpus))
+    words = ["train", str(tmp_path / "r.toml"), "--out", str(out)]
+    for setting in ("run.devices=2", "train.steps=100000", "run.log_every=1"):
+        words += ["--set", setting]
+    with said.open("w") as stderr:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "hmc.cli", *words],
+            env=environment(OMP_NUM_THREADS="1"), stdout=subprocess.DEVNULL, stderr=stderr,
+        )  # fmt: skip
+    try:
+        log = out / "log.jsonl"
+        while not (log.is_file() and '"loss"' in log.read_text()):
+            assert run.poll() is None, said.read_text()
+            time.sleep(0.2)
+        [second] = psutil.Process(run.pid).children()
+        (second if killed == "second" else psutil.Process(run.pid)).kill()
+        code = run.wait(60)
+        second.wait(60)
+    finally:
+        run.kill()
+        run.wait()
+    lines = [line for line in said.read_text().splitlines() if "hmc:" in line or "Traceback" in line]
+    ended = "process 1 of the run was killed by SIGKILL, often because memory ran out"
+    lost = "the connection to another process of the run is lost, which ended or was killed"
+    what = ended if killed == "second" else lost
+    assert lines == [f"hmc: {what}. What was saved stays, and the same command goes on from there"]
+    assert code == (75 if killed == "second" else -9)
+
+
+def test_a_first_process_that_waits_for_nobody_ends_all_the_same() -> None:
+    """As while it scores dev text: nothing tells it that the connection is lost."""
+    script = (
+        "import subprocess\n"
+        "from hmc.training.runs import processes\n"
+        "processes.GRACE_SECONDS = {True: 0.1, False: 0.1}\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "child.kill()\n"
+        "processes._end_without((child,))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False)
+    assert ran.returncode == 75
+    assert ran.stderr.startswith("hmc: process 1 of the run was killed by SIGKILL")
 
 
 def test_torchrun_of_a_run_of_one_process_is_refused(

@@ -27,7 +27,7 @@ def table(search: Search) -> Table:
             f"{candidate.quality.bleu:.2f}",
             delta(candidate.quality, candidate.level),
             "–" if candidate.is_reference else f"{max(candidate.loss_at_most, 0.0):.2f}",
-            milliseconds(candidate.p50_ms),
+            _time(candidate),
             verdict(search, candidate),
         )
     return shown
@@ -41,7 +41,9 @@ def verdict(search: Search, candidate: Candidate) -> str:
     wrong = []
     if not candidate.keeps_drop(limits):
         wrong.append("may lose too much" if candidate.loss <= (limits.max_bleu_drop or 0.0) else "loses too much")
-    if not candidate.keeps_latency(limits):
+    if not candidate.latency_known(limits):
+        wrong.append("not known")
+    elif not candidate.keeps_latency(limits):
         wrong.append("too slow")
     return ", ".join(wrong) or "keeps"
 
@@ -49,7 +51,8 @@ def verdict(search: Search, candidate: Candidate) -> str:
 def to_dict(search: Search, *, latency: bool = True) -> dict[str, Any]:
     """The search as values for JSON.
 
-    latency False leaves measured times out where they are no limit, since they differ from run to run.
+    latency False leaves measured times out where they are no limit, since they differ from run to run. keeps_latency is
+    None where the rounds disagree.
     """
     limits = search.limits
     timed = latency or limits.max_latency_ms is not None
@@ -73,8 +76,9 @@ def to_dict(search: Search, *, latency: bool = True) -> dict[str, Any]:
                 "ci_high": c.quality.ci_high,
                 "loss_at_most": c.loss_at_most,
                 **({"p50_ms": c.p50_ms} if timed else {}),
+                **({"p50_low": c.p50_interval.low, "p50_high": c.p50_interval.high} if c.p50_interval else {}),
                 "keeps_drop": c.keeps_drop(limits),
-                **({"keeps_latency": c.keeps_latency(limits)} if timed else {}),
+                **({"keeps_latency": c.keeps_latency(limits) if c.latency_known(limits) else None} if timed else {}),
             }
             for c in search.tried
         ],
@@ -82,14 +86,20 @@ def to_dict(search: Search, *, latency: bool = True) -> dict[str, Any]:
 
 
 def warning(search: Search) -> str | None:
-    """A warning if levels with more heads than the one found lose too much; None if BLEU fell evenly."""
-    if not search.passed_over or search.found is None:
+    """A warning if levels with more heads than the one found lose too much, or if it is not known whether a better one
+    keeps the latency; None if BLEU fell evenly and the rounds agreed."""
+    if search.found is None:
         return None
-    names = ", ".join(c.level for c in search.passed_over)
-    return (
-        f"{search.found.level} keeps the drop though {names} with more heads did not: differences as small as these "
-        "are chance. Score it on a second test set before you rely on it"
-    )
+    said = []
+    if search.passed_over:
+        names = ", ".join(c.level for c in search.passed_over)
+        said.append(
+            f"{search.found.level} keeps the drop though {names} with more heads did not: differences as small as "
+            "these are chance. Score it on a second test set before you rely on it"
+        )
+    if search.not_known:
+        said.append(f"{search.found.level} surely keeps the latency. {_not_known(search)}")
+    return ". ".join(said) or None
 
 
 def refusal(search: Search) -> str | None:
@@ -100,6 +110,8 @@ def refusal(search: Search) -> str | None:
     limits, found = search.limits, search.found
     if found is not None and not (found.is_reference and limits.max_latency_ms is None):
         return None
+    if search.not_known:
+        return _not_known(search)
     fastest = min(search.tried, key=lambda c: c.p50_ms)
     keeping = [c for c in search.tried if c.keeps_drop(limits) and not c.is_reference]
     if limits.max_bleu_drop is None:
@@ -121,6 +133,23 @@ def refusal(search: Search) -> str | None:
 def percent(share: float) -> str:
     """0.95 → `95 %`."""
     return f"{100 * share:g} %"
+
+
+def _not_known(search: Search) -> str:
+    """Which levels may or may not keep the latency, and what to do."""
+    each = ", ".join(f"{c.level} ({_time(c)} ms)" for c in search.not_known)
+    return (
+        f"latency: not known whether {each} {'keep' if len(search.not_known) > 1 else 'keeps'} "
+        f"{search.limits.max_latency_ms:g} ms, because the rounds disagree. Compile again while the machine does "
+        "nothing else, or allow more"
+    )
+
+
+def _time(candidate: Candidate) -> str:
+    """p50, with its interval if it has one."""
+    around = candidate.p50_interval
+    shown = milliseconds(candidate.p50_ms)
+    return f"{shown} [{milliseconds(around.low)}, {milliseconds(around.high)}]" if around else shown
 
 
 def _faster(candidate: Candidate) -> str:

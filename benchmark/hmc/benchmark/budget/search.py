@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hmc.artifact.bundle.manifest import Quality
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.precisions import Precision
+from hmc.benchmark.measure.validity import Interval
 
 MOST_CONFIDENCE = 0.99
 """The intervals come from 1000 resamples, which say little about more extreme percentiles."""
@@ -71,6 +72,8 @@ class Candidate:
     precision: Precision = "fp32"
     shortlist: bool = False
     """Whether the level has vocabulary shortlists."""
+    p50_interval: Interval | None = None
+    """Between which times p50_ms is, by how far the rounds agree. None: latency is no limit, so it was timed once."""
 
     @property
     def loss(self) -> float:
@@ -88,8 +91,14 @@ class Candidate:
         return limits.max_bleu_drop is None or round(self.loss_at_most, 2) <= limits.max_bleu_drop
 
     def keeps_latency(self, limits: Limits) -> bool:
-        """Whether the latency is kept. True where there is no such limit."""
-        return limits.max_latency_ms is None or round(self.p50_ms, 1) <= limits.max_latency_ms  # as it is printed
+        """Whether the latency is surely kept: the whole interval is within it. True where there is no such limit."""
+        slowest = self.p50_interval.high if self.p50_interval else self.p50_ms
+        return limits.max_latency_ms is None or round(slowest, 1) <= limits.max_latency_ms  # as it is printed
+
+    def latency_known(self, limits: Limits) -> bool:
+        """Whether the rounds agree that the latency is kept, or that it is not. True where there is no such limit."""
+        fastest = self.p50_interval.low if self.p50_interval else self.p50_ms
+        return self.keeps_latency(limits) or round(fastest, 1) > (limits.max_latency_ms or 0.0)
 
     def keeps(self, limits: Limits) -> bool:
         """Whether every limit is kept."""
@@ -115,6 +124,15 @@ class Search:
         if self.found is None:
             return ()
         return tuple(c for c in self.tried if c.heads > self.found.heads and not c.keeps_drop(self.limits))
+
+    @property
+    def not_known(self) -> tuple[Candidate, ...]:
+        """Candidates that might have been chosen, if it were known whether they keep the latency."""
+        maybe = [c for c in self.tried if c.keeps_drop(self.limits) and not c.latency_known(self.limits)]
+        if self.found is None:
+            return tuple(maybe)
+        fewer_wanted = self.limits.max_bleu_drop is not None
+        return tuple(c for c in maybe if (c.heads < self.found.heads) == fewer_wanted)
 
 
 def search(heads: int, evaluate: Callable[[int], Candidate], limits: Limits, least: int = 1) -> Search:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, UnauthenticatedError
+from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, UnauthenticatedError, ending
 from hmc.benchmark.load.open_loop import ARRIVALS, Kind, Reply, Send, measure_rate, read_trace, search, sweep
 from hmc.benchmark.load.results import LatencyObjective, LoadCurve, LoadPoint
 from hmc.serving.client import ONCE, AsyncClient, DecodeOptions, Selector
@@ -164,16 +164,29 @@ def own_server(bundle: Path, levels: Sequence[str], **settings: Any) -> Iterator
             process.stdin.write(json.dumps({"bundle": str(bundle), "settings": given}) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
-            answer = json.loads(line) if line else {"problem": f"its process ended with exit status {process.wait()}"}
+            answer = json.loads(line) if line else {"problem": f"its process {ending(process.wait())}"}
             if problem := answer.get("problem"):
                 raise HmcError(f"the server of {bundle} did not start: {problem}")
-            yield answer["address"]
+            try:
+                yield answer["address"]
+            except HmcError as error:
+                if (status := _status(process)) is None:
+                    raise
+                raise HmcError(f"the server of {bundle} that was started for this {ending(status)}") from error
         finally:
             process.stdin.close()  # its sign to stop
             try:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _status(process: subprocess.Popen[str]) -> int | None:
+    """The exit status of a process that has ended, or that is about to; None: it runs."""
+    try:
+        return process.wait(0.5)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _serve() -> None:

@@ -43,6 +43,11 @@ class Machine:
     """Mean number of runnable processes in the minute before the start. Well above 0: the machine was also busy with
     something else."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the machine did much else."""
+        return self.load_average > self.logical_cores / 4
+
     def __str__(self) -> str:
         cuda = [name for device, name in self.devices.items() if device != "cpu"]
         return ", ".join([f"{self.cpu} ({self.logical_cores} cores)", *cuda])

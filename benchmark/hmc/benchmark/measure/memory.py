@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact.errors import HmcError, ending
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ def measure_memory(request: MemoryRequest) -> MemoryResult:
     given = json.dumps({"began": time.time(), "request": asdict(request)})
     ran = subprocess.run(command, input=given, capture_output=True, text=True, check=False, env=environment)
     if ran.returncode != 0:
-        said = ran.stderr.strip().splitlines()[-1:] or [f"exit status {ran.returncode}"]
-        raise HmcError(f"the memory of level {request.level!r} could not be measured: {said[0]}")
+        last = ran.stderr.strip().splitlines()[-1:]
+        said = last[0] if last and ran.returncode > 0 else f"its process {ending(ran.returncode)}"
+        raise HmcError(f"the memory of level {request.level!r} could not be measured: {said}")
     return MemoryResult(**json.loads(ran.stdout.splitlines()[-1]))
 
 

@@ -139,7 +139,10 @@ class Peer:
         try:
             return self._pool.submit(function, *arguments).result()
         except BrokenProcessPool as error:
-            raise HmcError(f"the peer {self.name} cannot be loaded; its message is above") from error
+            raise HmcError(
+                f"the process of the peer {self.name} has ended; its message is above. Without one it was killed, "
+                "often because memory ran out"
+            ) from error
 
     def __enter__(self) -> Peer:
         return self

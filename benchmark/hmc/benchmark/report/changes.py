@@ -16,7 +16,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import bleu, bleu_statistics, default_seed, difference, p_value
 from hmc.benchmark.measure.latency import LatencyResult, median_of
 from hmc.benchmark.measure.validity import FEWEST_ROUNDS, Interval, student
-from hmc.benchmark.report.results import LevelReport, PeerReport, Report, is_busy, uncertain
+from hmc.benchmark.report.results import LevelReport, PeerReport, Report, uncertain
 from hmc.benchmark.report.tables import milliseconds, table_of
 
 SIGNIFICANT = 0.05
@@ -112,7 +112,7 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
         for other in new.latency
         if (one.batch, one.beam) == (other.batch, other.beam)
     ]
-    busy = is_busy(before) or is_busy(after)
+    busy = before.machine.is_busy or after.machine.is_busy
     shared_by: list[str] = []
     times: list[TimeChange] = []
     for size in dict.fromkeys((new.batch, new.beam) for _, new in measured):

@@ -250,11 +250,6 @@ def _text(value: Any, depth: int) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def is_busy(report: Report) -> bool:
-    """Whether the machine did much else when the measurement began."""
-    return report.machine.load_average > report.machine.logical_cores / 4
-
-
 def uncertain(report: Report) -> list[str]:
     """What the numbers of a report do not allow to say, a sentence each: unsteady rounds, outliers, a busy machine."""
     times = [(system.name, at) for system in report.systems for at in system.latency]
@@ -266,7 +261,7 @@ def uncertain(report: Report) -> list[str]:
             f"There are no intervals of times, and steadiness and outliers were not checked: that needs --rounds "
             f"{FEWEST_ROUNDS} or more."
         )
-    if is_busy(report):
+    if report.machine.is_busy:
         found.append(
             f"The machine was busy with something else: load average {report.machine.load_average:.1f} at the start."
         )

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from hmc.artifact.precisions import PRECISIONS
-from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, BatchTokens, Beam, Checkpoint, Device, Out, Seed, Sentences
-from hmc.cli.common.options import opt
+from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Beam, Checkpoint, Device, Out, Seed, Sentences, beam_size
+from hmc.cli.common.options import check_unused, opt
 
 
 def correlate(
@@ -27,21 +27,28 @@ def correlate(
         str, opt(MEASURE, "loss or bleu: the change when the head is masked alone; importance: its I_h.")
     ] = "loss",
     sentences: Sentences = 0,
-    beam: Beam = 1,
+    beam: Beam = None,
     seed: Seed = 12345,
-    batch_tokens: BatchTokens = 8192,
+    batch_tokens: Annotated[
+        int | None,
+        opt(MEASURE, "Most padded positions of one forward pass, over all its masks.", show_default="8192"),
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Correlate the effect of each head on two texts: scatter plot, Pearson's and Spearman's coefficient."""
     from hmc.cli.analyze.output import carry_out
     from hmc.training.analysis.across import correlate
+    from hmc.training.analysis.common.masks import BATCH_TOKENS
     from hmc.training.analysis.common.measure import Settings
     from hmc.training.analysis.common.result import Result
     from hmc.training.analysis.common.subject import Progress, load_subject, read_text
     from hmc.training.analysis.figures.masking import draw_correlate
 
-    settings = Settings(beam=beam, seed=seed, batch_tokens=batch_tokens)
+    if effect == "importance":
+        check_unused("is about masks, and --effect importance has none: leave it out", batch_tokens=batch_tokens)
+    beam = beam_size(beam, bleu=effect not in ("loss", "importance"), without=f"--effect {effect}")
+    settings = Settings(beam=beam, seed=seed, batch_tokens=BATCH_TOKENS if batch_tokens is None else batch_tokens)
 
     def analyse(progress: Progress) -> Result:
         subject = load_subject(checkpoint, device)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Checkpoint, Data, Device, Forced, Out, Save, Sentences
-from hmc.cli.common.options import opt
+from hmc.cli.common.options import check_unused, opt
 
 
 def _score_command(name: str, description: str) -> Callable[..., None]:
@@ -69,8 +69,14 @@ def roles(
         ),
     ] = None,
     frequent: Annotated[
-        int, opt(MEASURE, "Leave out sentences whose rarest token is among the N most frequent ones.", metavar="N")
-    ] = 500,
+        int | None,
+        opt(
+            MEASURE,
+            "With --frequencies: leave out sentences whose rarest token is among the N most frequent ones.",
+            metavar="N",
+            show_default="500",
+        ),
+    ] = None,
     forced: Forced = False,
     sentences: Sentences = 0,
     device: Device = "auto",
@@ -83,7 +89,10 @@ def roles(
     from hmc.training.analysis.figures.roles import draw_roles
     from hmc.training.analysis.roles import roles
     from hmc.training.analysis.roles.conllu import read_trees
-    from hmc.training.analysis.roles.rare_words import token_counts
+    from hmc.training.analysis.roles.rare_words import FREQUENT, token_counts
+
+    if not frequencies:
+        check_unused("is about --frequencies: add it, or leave this one out", frequent=frequent)
 
     def analyse(progress: Progress) -> Result:
         treebank = roles.Trees.of(str(trees), read_trees(trees)) if trees else None
@@ -92,7 +101,7 @@ def roles(
         rare = None
         if frequencies:
             counts = token_counts(frequencies, subject.vocabulary, subject.languages)
-            rare = roles.Frequencies(counts, frequencies, frequent)
+            rare = roles.Frequencies(counts, frequencies, FREQUENT if frequent is None else frequent)
         return roles.analyse(subject, text, treebank, rare, forced=forced, progress=progress)
 
     carry_out(analyse, roles.summary, draw_roles, out, as_json)

@@ -29,6 +29,7 @@ from hmc.cli.analyze.options import (
     Scores,
     Seed,
     Sentences,
+    beam_size,
     rank_by,
 )
 from hmc.cli.common.options import numbers, opt
@@ -71,7 +72,7 @@ def ablate(
     save: Save = None,
     sentences: Sentences = 0,
     bleu: Bleu = True,
-    beam: Beam = 1,
+    beam: Beam = None,
     resamples: Resamples = 1000,
     seed: Seed = 12345,
     batch_tokens: BatchTokens = 8192,
@@ -86,7 +87,7 @@ def ablate(
     from hmc.training.analysis.figures.masking import draw_ablate
     from hmc.training.analysis.masking import ablate
 
-    settings = Settings(bleu, beam, resamples, seed, batch_tokens)
+    settings = Settings(bleu, beam_size(beam, bleu=bleu), resamples, seed, batch_tokens)
 
     def analyse(subject: Subject, progress: Progress) -> Result:
         heads = parse_heads(head or [], subject.layout)
@@ -101,7 +102,7 @@ def all_but_one(
     out: Out,
     sentences: Sentences = 0,
     bleu: Bleu = True,
-    beam: Beam = 1,
+    beam: Beam = None,
     resamples: Resamples = 1000,
     seed: Seed = 12345,
     batch_tokens: BatchTokens = 8192,
@@ -116,7 +117,7 @@ def all_but_one(
     from hmc.training.analysis.figures.masking import draw_all_but_one
     from hmc.training.analysis.masking import all_but_one
 
-    settings = Settings(bleu, beam, resamples, seed, batch_tokens)
+    settings = Settings(bleu, beam_size(beam, bleu=bleu), resamples, seed, batch_tokens)
 
     def analyse(progress: Progress) -> Result:
         subject = load_subject(checkpoint, device)
@@ -140,7 +141,7 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
         words: ImportanceWords = "",
         sentences: Sentences = 0,
         bleu: Bleu = True,
-        beam: Beam = 1,
+        beam: Beam = None,
         resamples: Resamples = 1000,
         seed: Seed = 12345,
         batch_tokens: BatchTokens = 8192,
@@ -159,7 +160,7 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
             "groups": (groups_analysis, draw_groups),
             "cumulative": (cumulative_analysis, draw_cumulative),
         }[name]
-        settings = Settings(bleu, beam, resamples, seed, batch_tokens)
+        settings = Settings(bleu, beam_size(beam, bleu=bleu), resamples, seed, batch_tokens)
         by = rank_by(scores, rank_data, name_of_score, words, sentences, scope)
 
         def analyse(progress: Progress) -> Result:
@@ -197,7 +198,7 @@ def profile(
     name_of_score: RankByName = None,
     words: ImportanceWords = "",
     sentences: Sentences = 0,
-    beam: Beam = 1,
+    beam: Beam = None,
     resamples: Resamples = 1000,
     seed: Seed = 12345,
     batch_tokens: BatchTokens = 8192,
@@ -212,7 +213,7 @@ def profile(
     from hmc.training.analysis.masking import profile
 
     parts = numbers("--shares", shares, float, "0.1,0.2")
-    settings = Settings(True, beam, resamples, seed, batch_tokens)
+    settings = Settings(True, beam_size(beam, bleu=True), resamples, seed, batch_tokens)
     by = rank_by(None, rank_data, name_of_score, words, sentences)
 
     def load(path: Path) -> tuple[Subject, Text, Ranking]:

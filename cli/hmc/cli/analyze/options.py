@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import opt
+from hmc.cli.common.options import check_unused, opt
 
 if TYPE_CHECKING:
     from hmc.training.analysis.masking.ranking import RankBy
@@ -62,7 +62,7 @@ Scope = Annotated[
     str, opt(MEASURE, "Kinds of heads to mask: all; or some of encoder_self, decoder_self, cross, separated by commas.")
 ]
 Bleu = Annotated[bool, opt(MEASURE, "Also score BLEU, which needs translations.", "--bleu/--no-bleu")]
-Beam = Annotated[int, opt(MEASURE, "Beam size of the translations; 1 is greedy.")]
+Beam = Annotated[int | None, opt(MEASURE, "Beam size of the translations; 1 is greedy.", show_default="1")]
 Resamples = Annotated[
     int, opt(MEASURE, "Bootstrap resamples of the intervals, and random trials of the test for p-values.")
 ]
@@ -83,6 +83,13 @@ Save = Annotated[
     ),
 ]
 AsJson = Annotated[bool, opt(OUTPUT, "Print the result as JSON, not as a table.", "--json")]
+
+
+def beam_size(beam: int | None, *, bleu: bool, without: str = "--no-bleu") -> int:
+    """The beam. Raises InvalidRequestError where it is given, and nothing is translated because of `without`."""
+    if not bleu:
+        check_unused(f"is about translations, which {without} leaves out: leave it out too", beam=beam)
+    return 1 if beam is None else beam
 
 
 def rank_by(

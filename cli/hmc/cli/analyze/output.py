@@ -44,7 +44,12 @@ def carry_out(
         typer.echo(result.to_json(), nl=False)
     else:
         show(summarise(result))
+    before = set(out.iterdir()) if out.is_dir() else set[Path]()
     written = [write_result(result, out), *draw(result, out)]
+    if replaced := [path.name for path in written if path in before]:
+        note(
+            open_console(stderr=True), f"--out {out}: what was there is replaced: {', '.join(replaced)}", style="yellow"
+        )
     if not as_json:
         typer.echo(f"wrote {', '.join(map(str, written))}")
 

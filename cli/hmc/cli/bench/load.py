@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token, numbers, opt
+from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token, check_unused, numbers, opt
 
 WHAT, WHEN, OUTPUT = "What is sent", "When", "Output"
 
@@ -30,11 +30,11 @@ def command(
     arrivals: Annotated[
         str, opt(WHEN, "poisson (at random), constant, or a file of times in seconds, one a line.")
     ] = "poisson",
-    seconds: Annotated[float, opt(WHEN, "Time of each rate.")] = 20.0,
+    seconds: Annotated[float | None, opt(WHEN, "Time of each rate.", show_default="20.0")] = None,
     objective: Annotated[float, opt(WHEN, "Milliseconds in which a call has to be answered.", metavar="MS")] = 1000.0,
     share: Annotated[float, opt(WHEN, "Share of the calls for which that has to hold.")] = 0.99,
     timeout: Annotated[float, opt(WHEN, "Seconds after which a call fails.")] = 30.0,
-    seed: Annotated[int, opt(WHEN, "Seed of the random times.")] = 1,
+    seed: Annotated[int | None, opt(WHEN, "With poisson: seed of the random times.", show_default="1")] = None,
     connections: Annotated[int, opt(WHERE, "Connections, which calls use in turn.")] = 8,
     token: Token = None,
     tls_ca: TlsCa = None,
@@ -60,20 +60,24 @@ def command(
     from hmc.benchmark.report.results import json_text
     from hmc.benchmark.report.tables import load_table
     from hmc.cli.common.consoles import note, open_console
-    from hmc.cli.common.outputs import check_file, check_not_read
+    from hmc.cli.common.outputs import check_file, check_not_read, say_replaced_files
     from hmc.cli.common.progress import steps
 
     kinds = {str(name): name for name in ARRIVALS}
+    if arrivals not in kinds:
+        check_unused(f"has no effect on the times of {arrivals}: leave it out", seconds=seconds)
+    if arrivals != "poisson":
+        check_unused(f"is about times at random, not about --arrivals {arrivals}: leave it out", seed=seed)
     settings = LoadSettings(
         level=level,
         beam=beam,
         rates=numbers("--rate", rate, float, "10,20,40"),
         arrivals=kinds.get(arrivals, "poisson"),
         trace=None if arrivals in kinds else Path(arrivals),
-        seconds=seconds,
+        seconds=20.0 if seconds is None else seconds,
         objective=LatencyObjective(objective, share),
         deadline_s=timeout,
-        seed=seed,
+        seed=1 if seed is None else seed,
         connections=connections,
         token=token,
         tls_ca=tls_ca,
@@ -82,6 +86,7 @@ def command(
     if out is not None:
         check_file("--out", out)
         check_not_read("--out", out, [source])
+        say_replaced_files([("--out", out)])
     console = open_console(stderr=as_json)
     with steps(open_console(stderr=True)) as progress:
         curve = asyncio.run(load_server(server, texts, settings, progress))

@@ -94,7 +94,9 @@ def command(
             metavar="MS",
         ),
     ] = None,
-    load_seconds: Annotated[float, opt(LOAD, "With --load: time of each rate, in seconds.")] = 10.0,
+    load_seconds: Annotated[
+        float | None, opt(LOAD, "With --load: time of each rate, in seconds.", show_default="10.0")
+    ] = None,
     out: Annotated[
         Path | None,
         opt(
@@ -133,9 +135,13 @@ def command(
     from hmc.benchmark.report.tables import tables
     from hmc.benchmark.settings import BenchmarkSettings
     from hmc.cli.common.consoles import note, open_console
-    from hmc.cli.common.options import listed, numbers
+    from hmc.cli.common.options import check_unused, listed, numbers
     from hmc.cli.common.progress import steps
 
+    if load is None:
+        check_unused("is about --load: add it, or leave this one out", load_seconds=load_seconds)
+    if not listed(peers):
+        check_unused("is about --peers: add it, or leave this one out", checkpoint=checkpoint)
     if source is None:
         source, reference = _named_set(bundle, test_set, reference)
     settings = BenchmarkSettings(
@@ -156,7 +162,7 @@ def command(
         peers=listed(peers),
         checkpoint=checkpoint,
         load_ms=load,
-        load_seconds=load_seconds,
+        load_seconds=10.0 if load_seconds is None else load_seconds,
     )
     _check_outputs(settings, {"--out": out, "--html": html}, plot, record=record)
     console = open_console(stderr=as_json)
@@ -197,7 +203,7 @@ def _check_outputs(
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.report.plots import require_matplotlib
     from hmc.benchmark.runner import check_recordable
-    from hmc.cli.common.outputs import check_file, check_folder, check_not_read
+    from hmc.cli.common.outputs import check_file, check_folder, check_not_read, say_replaced_files
 
     read = [path for path in (settings.bundle, settings.src, settings.ref, settings.checkpoint) if path is not None]
     if record:
@@ -223,3 +229,4 @@ def _check_outputs(
         require_matplotlib()
         if settings.ref is None:
             raise InvalidRequestError("--plot shows BLEU against latency: give references with --reference FILE")
+    say_replaced_files((option, Path(file)) for file, option in written.items())

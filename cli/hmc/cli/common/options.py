@@ -54,11 +54,8 @@ class BulkOptions:
 
     def check_absent(self) -> None:
         """Raises InvalidRequestError if one is given without --engine."""
-        from hmc.artifact.errors import InvalidRequestError
-
-        for name, value in (("field", self.field), ("format", self.output), ("shard-lines", self.shard_lines)):
-            if value is not None:
-                raise InvalidRequestError(f"--{name} is about --engine: add --engine local, or leave it out")
+        wanted = {"field": self.field, "format": self.output, "shard_lines": self.shard_lines}
+        check_unused("is about --engine: add --engine local, or leave it out", **wanted)
 
 
 N = TypeVar("N", bound=float)
@@ -76,6 +73,18 @@ def changed_options(options: Any) -> list[str]:
     """The options, of a dataclass of options, whose value is not the default one."""
     changed = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
     return [f"--{name.replace('_', '-')}" for name in changed]
+
+
+def check_unused(reason: str, **given: object) -> None:
+    """Raises InvalidRequestError for the first option that is given, though the others leave it without effect.
+
+    reason: what follows the option in the message. given: options by the names of their parameters; None: not given.
+    """
+    from hmc.artifact.errors import InvalidRequestError
+
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidRequestError(f"--{name.replace('_', '-')} {reason}")
 
 
 EvalText = Annotated[

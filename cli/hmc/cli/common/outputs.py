@@ -60,6 +60,24 @@ def check_run_folder(out: Path) -> None:
     check_folder("--out", out)
 
 
+def say_replaced_files(files: Iterable[tuple[str, Path]]) -> None:
+    """Says on standard error which files will be replaced, and what they are. files: option and file of each."""
+    from hmc.artifact.errors import HmcError
+    from hmc.benchmark.report.results import Report
+    from hmc.cli.common.consoles import note, open_console
+
+    for option, file in files:
+        if not file.is_file():
+            continue
+        what = "the file that is there"
+        try:
+            former = Report.read(file)
+            what = f"the report on {former.bundle.path} of {former.began}"
+        except HmcError:  # no report, or one of another version
+            pass
+        note(open_console(stderr=True), f"{option} {file}: {what} is replaced at the end", style="yellow")
+
+
 def say_replaced(out: Path) -> None:
     """Says on standard error that the directory `out` will be replaced, and which measurements go with it."""
     from hmc.artifact.bundle.manifest import read_manifest

@@ -49,6 +49,8 @@ class DistillSettings:
             raise InvalidRequestError(f"shard_lines {self.shard_lines}: choose 1 or more")
         if self.workers < 0 or self.threads < 0:
             raise InvalidRequestError(f"workers {self.workers}, threads {self.threads}: choose 0 or more")
+        if self.workers > 1 and self.device.startswith("cuda"):
+            raise InvalidRequestError(f"workers {self.workers}: on {self.device} a level has one; leave it out")
         if self.precision != "auto" and self.precision not in PRECISIONS:
             raise InvalidRequestError(f"precision {self.precision!r}: choose auto, {', '.join(PRECISIONS)}")
 

@@ -24,6 +24,9 @@ class LevelCandidate:
     """The 95th percentile of latency that the request would have there now, in milliseconds. None if unknown."""
     recent: LatencyWindow | None = None
     """Its latency in the last moments, of every text. None if it is not loaded."""
+    calls: LatencyWindow | None = None
+    """What its interactive calls of the last moments would have taken with a single sentence. None if it is not loaded.
+    """
     expected_s: float | None = None
     """Seconds that a new text would take there now. None if unknown."""
     failed: bool = False

@@ -44,7 +44,8 @@ class AutoPolicy:
     because it goes before all others."""
     target_ms: float | None = None
     """`auto` leaves a level whose 95th percentile of queue + compute is above this many milliseconds, or will be with
-    the texts that wait. For interactive calls only: streams wait by design. None: latency is not considered."""
+    the texts that wait. A call of many sentences counts as what one of them alone would take. For interactive calls
+    only: streams wait by design. None: latency is not considered."""
 
     def __post_init__(self) -> None:
         if self.max_pending < 1:
@@ -180,10 +181,11 @@ class AutoController:
         return self._past.setdefault(level.level.name, _Past())
 
     def _latency_ms(self, level: LevelCandidate) -> float:
-        """The 95th percentile of its latest texts, or what a new text will take, whichever is more; 0 if unknown."""
+        """The 95th percentile of its latest calls, as if each had a single sentence, or what a new text will take,
+        whichever is more; 0 if unknown."""
         if self._policy.target_ms is None:
             return 0.0
-        recent = level.recent.summary(within_s=RECENT_S) if level.recent else None
+        recent = level.calls.summary(within_s=RECENT_S) if level.calls else None
         measured = recent.p95_ms if recent and recent.requests >= ENOUGH_REQUESTS else 0.0
         return max(measured, 1000.0 * (level.expected_s or 0.0))
 

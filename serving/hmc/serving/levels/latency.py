@@ -95,7 +95,7 @@ class RequestTimes:
 
     def add(self, level: str, characters: int, seconds: float) -> None:
         """A request of so many characters was answered at a level."""
-        slowness = 1000.0 * seconds / (self._standings[level].ms * _growth(characters))
+        slowness = 1000.0 * seconds / (self._standings[level].ms * growth(characters))
         with self._lock:
             self._seen.append(_Seen(self._clock(), level, characters, seconds, slowness))
 
@@ -125,7 +125,7 @@ class RequestTimes:
                 found[name] = 1000.0 * own[-(-len(own) * 95 // 100) - 1]
             elif known or size in quiet:
                 tail = recorded.p95_ms / recorded.p50_ms if recorded and standing.timed else TAIL
-                found[name] = standing.ms * tail * _growth(characters) * slowness
+                found[name] = standing.ms * tail * growth(characters) * slowness
         return found
 
 
@@ -134,6 +134,6 @@ def _bin(characters: int) -> int:
     return max(SENTENCE_CHARACTERS, characters).bit_length()
 
 
-def _growth(characters: int) -> float:
+def growth(characters: int) -> float:
     """How many times as long as one sentence a request of this size takes, about."""
     return float(max(1.0, characters / SENTENCE_CHARACTERS) ** GROWTH)

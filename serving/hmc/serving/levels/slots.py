@@ -14,7 +14,7 @@ from hmc.serving.levels.byte_shares import FileBytes
 from hmc.serving.levels.choosing import LevelCandidate, runs_on
 from hmc.serving.levels.controller import AutoController
 from hmc.serving.levels.languages import Languages, with_code
-from hmc.serving.levels.latency import LatencyWindow, RequestTimes
+from hmc.serving.levels.latency import FEW_REQUESTS, FRESH_S, LatencyWindow, RequestTimes, growth
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import DeviceUse, LevelBytes, TextProgress, Translation
@@ -96,6 +96,9 @@ class Slot:
     """When the last lease ended, or else when it was loaded, in seconds of the host's clock."""
     recent: dict[bool, LatencyWindow] = field(default_factory=lambda: {i: LatencyWindow(10_000) for i in (True, False)})
     """Interactive or not → latency of all texts of the last moments, for `auto`."""
+    calls: LatencyWindow = field(default_factory=lambda: LatencyWindow(10_000))
+    """What the interactive calls of the last moments would have taken with a single sentence, for `auto`: a call of
+    many sentences takes longer, and does not say that the level is slow."""
 
 
 @dataclass(eq=False)
@@ -145,11 +148,15 @@ class LoadedBundle:
             return LevelCandidate(self.manifest.level(name), p95_ms=p95_ms)
         urgent, translator = priority.interactive, slot.translator
         pending = translator.pending_interactive if urgent else translator.pending
-        expected = translator.expected_s(interactive=urgent)
         failed = translator.failure is not None
+        if pending:
+            expected = translator.expected_s(interactive=urgent)
+        else:  # what is known of the pace may be that of a call of many sentences, and nobody waits for it now
+            lone = slot.calls.summary(within_s=FRESH_S)
+            expected = lone.p50_ms / 1000.0 if lone and lone.requests >= FEW_REQUESTS else None
         if pending and expected is not None:  # the line is longer than it was for those who have their answers
             p95_ms = max(p95_ms or 0.0, 1000.0 * expected)
-        return LevelCandidate(slot.level, pending, p95_ms, slot.recent[urgent], expected, failed=failed)
+        return LevelCandidate(slot.level, pending, p95_ms, slot.recent[urgent], slot.calls, expected, failed=failed)
 
 
 class Lease:
@@ -240,6 +247,7 @@ class Lease:
         if self._priority.interactive and self._whole and self._ended is not None:
             seconds = self._ended - self._begun
             self.slot.latency.add(seconds)
+            self.slot.calls.add(seconds / growth(self._characters))
             if self._times is not None:
                 self._times.add(self.level.name, self._characters, seconds)
         self._end(self.slot)

@@ -52,7 +52,7 @@ from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, take_over, working_in
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
-from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
+from hmc.training.runs.processes import first_process_first, make_fabric, naming_lost_processes, seed_process
 from hmc.training.runs.state import Inputs
 from hmc.training.runs.updater import Update
 
@@ -364,6 +364,7 @@ class _Recovery(Schedule):
         return {"rate": self._rate(step)}
 
 
+@naming_lost_processes()
 def prune(
     source: Path, targets: Sequence[HeadBudget], train: Sequence[str], dev: str, out: Path, settings: PruneSettings,
     neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,

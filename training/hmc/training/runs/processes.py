@@ -7,9 +7,12 @@ import ctypes
 import os
 import platform
 import secrets
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import cache
 from importlib.util import find_spec
@@ -20,7 +23,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from hmc.artifact.errors import DeviceUnavailableError, HmcError, InvalidRequestError
+from hmc.artifact.errors import DeviceUnavailableError, HmcError, InvalidRequestError, RetryableError, ending
 from hmc.artifact.stopping import Stopped, at_once, defer_from_now, noted
 from hmc.training.model.cpu import leave_out_cudnn
 from hmc.training.runs.recipe import RunSection
@@ -40,6 +43,13 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST = 2**31 - 1
 PREPARING = timedelta(days=1)
 """For which processes wait for what the first one does alone, such as tokens of the text; for updates 30 minutes."""
+LOST = ("closed by peer", "reset by peer", "Broken pipe", "remote process exited")
+"""What PyTorch's errors say where the connection to another process is lost."""
+GRACE_SECONDS = {True: 10.0, False: 120.0}
+"""Whether a process was killed → how long the first one may go on without it. It ends by itself where it waits for the
+other one; a process that was not killed said itself why it ended."""
+NOTICE_SECONDS = 2.0
+"""How long after a connection is lost the system may take to say that the process at its other end has ended."""
 OLDEST_COMPILED = (7, 0)
 """Oldest compute capability that Triton, in which `torch.compile` writes kernels, supports."""
 
@@ -59,7 +69,61 @@ def make_fabric(run: RunSection) -> Fabric:
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(leave_processes)
+        _children[:] = getattr(fabric.strategy.launcher, "procs", ())
+    if _children:
+        for thread in threading.enumerate():
+            if thread.name == "child-process-observer":  # Fabric's own: it would kill this process without a word
+                thread._child_processes = []  # type: ignore[attr-defined]
+        threading.Thread(target=_end_without, args=(tuple(_children),), name="hmc-processes", daemon=True).start()
     return fabric
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""The further processes that this one started. Empty in those, and where a launcher started all of them."""
+
+
+@contextmanager
+def naming_lost_processes() -> Iterator[None]:
+    """Around a run: where the connection to another process of it is lost, the error says how that one ended.
+
+    Raises RetryableError in the first process, and SystemExit in one that it started: the first one speaks for all.
+    """
+    parent = os.getppid()
+    try:
+        yield
+    except RuntimeError as error:
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not several or not any(words in str(error) for words in LOST):
+            raise
+        end = time.monotonic() + NOTICE_SECONDS
+        while os.getppid() == parent and not any(child.poll() for child in _children) and time.monotonic() < end:
+            time.sleep(0.05)
+        launcher = "TORCHELASTIC_RUN_ID" in os.environ
+        if not launcher and not _children and os.getppid() == parent:
+            raise SystemExit(1) from error
+        raise RetryableError(_lost(_children)) from error
+
+
+def _lost(children: Sequence[subprocess.Popen[bytes]]) -> str:
+    """Which processes ended and how."""
+    ended = [child for child in children if child.poll()]
+    said = [f"process {children.index(child) + 1} of the run {ending(child.returncode)}" for child in ended]
+    first = "; ".join(said) or "the connection to another process of the run is lost, which ended or was killed"
+    return f"{first}. What was saved stays, and the same command goes on from there"
+
+
+def _end_without(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends this process if another one has ended and this one does not notice, since it does not wait for it now."""
+    while not (ended := [child for child in children if child.poll()]):
+        if all(child.returncode == 0 for child in children):
+            return
+        time.sleep(INTERVAL_SECONDS)
+    time.sleep(GRACE_SECONDS[any(child.returncode < 0 for child in ended)])
+    with suppress(OSError):
+        sys.stderr.write(f"hmc: {_lost(children)}\n")
+    for child in children:
+        child.kill()
+    os._exit(75)  # EX_TEMPFAIL, as for a RetryableError
 
 
 def check_device(run: RunSection) -> None:

@@ -51,7 +51,14 @@ from hmc.training.runs.folder import (
 )
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
-from hmc.training.runs.processes import check_device, check_shared, first_process_first, make_fabric, seed_process
+from hmc.training.runs.processes import (
+    check_device,
+    check_shared,
+    first_process_first,
+    make_fabric,
+    naming_lost_processes,
+    seed_process,
+)
 from hmc.training.runs.recipe import Recipe, TrainSection
 from hmc.training.runs.selection import Selection, why_ended
 from hmc.training.runs.state import Inputs, RunProgress, saved_progress
@@ -386,11 +393,12 @@ class _Speed:
         return speed
 
 
+@naming_lost_processes()
 def train(recipe: Recipe, out: Path) -> Path:
     """Runs, or resumes, a training run in the folder `out`; returns the path of the final checkpoint.
 
-    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do; Stopped after SIGTERM or
-    Ctrl-C, when the state is saved.
+    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do; RetryableError where
+    another process of the run has ended; Stopped after SIGTERM or Ctrl-C, when the state is saved.
     """
     with working_in(out):
         return TrainingRun(recipe, out).run()
