@@ -39,13 +39,14 @@ def reference(model: SlimModel, linears: Linears, encoder_linears: Linears | Non
     writer = ProgramWriter(model.arch, model.layout, model.tensors, linears, encoder_linears or linears)
     encode, step = writer.write()
     places = {
-        name: TensorPlace(file="-", shape=array.shape, type=str(array.dtype))  # type: ignore[arg-type]
-        for name, array in writer.arrays.items()
+        name: TensorPlace(file="-", shape=stored.array.shape, type=str(stored.array.dtype))  # type: ignore[arg-type]
+        for name, stored in writer.stored.items()
     }
     program = Program(type=linears.dtype, tensors=places, encode=tuple(encode), step=tuple(step))  # type: ignore[arg-type]
     assert program_problems(program, model.arch) == []
     tensors = {
-        name: array if array.dtype == np.int8 else array.astype(np.float32) for name, array in writer.arrays.items()
+        name: stored.array if stored.array.dtype == np.int8 else stored.array.astype(np.float32)
+        for name, stored in writer.stored.items()
     }
     return ReferenceLevel(program, model.arch, tensors)
 

@@ -101,7 +101,7 @@ class Translator:
 
         def open_with(each: Device, division: Division) -> LevelSessions:
             if executor == "reference":
-                return ReferenceSessions.open_program(path, arch, self.level)
+                return ReferenceSessions.open_program(path, arch, self.level, self.manifest.digests)
             return LevelSessions.open(
                 path, arch, self.level, each, division.threads, folder, division.workers, attention=gpu_attention
             )

@@ -12,7 +12,11 @@ from tests.bundles import bundle_at
 from tests.manifests import changed_manifest
 from tests.once import Once
 
-from hmc.artifact import InvalidRequestError, Precision
+from hmc.artifact import InvalidRequestError, Precision, load_checkpoint, read_manifest, save_checkpoint, validate
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.artifact.program.operations import AttendSource, read_program
+from hmc.compiler import LevelRequest, compile_bundle
+from hmc.engine.support import EXECUTORS
 from hmc.serving import DecodeOptions, Sampling, Translation, Translator
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
@@ -56,6 +60,37 @@ def assert_same(one: list[Translation], other: list[Translation], tolerance: flo
 def test_every_option(lively_bundle: Path, level: str, name: str) -> None:
     ours = translated(lively_bundle, level, "reference", OPTIONS[name])
     assert_same(ours, translated(lively_bundle, level, "onnxruntime", OPTIONS[name]), 1e-4)
+
+
+@pytest.fixture(scope="module")
+def unordered(lively_bundle: Path, lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The levels full and h12, each from a checkpoint that holds nothing to order heads by."""
+    folder = tmp_path_factory.mktemp("unordered")
+    checkpoint, requests = load_checkpoint(lively_checkpoint).without_scores(), []
+    for name in ("full", "h12"):
+        save_checkpoint(checkpoint, folder / name)
+        requests.append(LevelRequest(folder / name, read_manifest(lively_bundle).level(name).layout, name))
+    compile_bundle(requests, folder / "bundle")
+    return folder / "bundle"
+
+
+@pytest.mark.parametrize("level", ["full", "h12"])
+def test_the_order_of_heads_changes_no_answer(lively_bundle: Path, unordered: Path, level: str) -> None:
+    """Heads keep their names: also what each one looks at stays."""
+    heads = {
+        bundle: [each.original for each in read_program(bundle, level).step if isinstance(each, AttendSource)]
+        for bundle in (lively_bundle, unordered)
+    }
+    assert heads[unordered] == [tuple(sorted(row)) for row in heads[unordered]]
+    assert level != "full" or heads[lively_bundle] != heads[unordered]
+    for layer, row in enumerate(read_manifest(unordered).level(level).layout.cross):
+        for head in row:
+            options = DecodeOptions(
+                beam_size=1, alignment=True, token_scores=True, attention_heads=(f"cross.{layer}.{head}",)
+            )
+            expected = translated(unordered, level, "onnxruntime", options)
+            for executor in EXECUTORS:
+                assert_same(translated(lively_bundle, level, executor, options), expected, 1e-4)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -133,6 +168,15 @@ def test_what_it_does_not_run(halves: Path, lively_bundle: Path, tmp_path: Path)
             level["files"] = {name: digest for name, digest in level["files"].items() if "/program." not in name}
     with pytest.raises(InvalidRequestError, match="level 'full' has no step program; compile the bundle again"):
         Translator(old, "full", executor="reference")
+
+
+def test_weights_of_a_wider_level_that_were_changed(lively_bundle: Path, tmp_path: Path) -> None:
+    changed = Path(shutil.copytree(lively_bundle, tmp_path / "b"))
+    manifest, program = validate(changed), read_program(changed, "h12")
+    wider = next(p.file for p in program.tensors.values() if p.file not in manifest.level("h12").files)
+    (changed / wider).write_bytes((changed / wider).read_bytes()[::-1])
+    with pytest.raises(FailedPreconditionError, match=f"{wider} has changed since this bundle was opened"):
+        Translator(changed, "h12", executor="reference", manifest=manifest)
 
 
 def test_a_server(lively_bundle: Path) -> None:

@@ -6,13 +6,15 @@ Its variants are graphs of their own over the same weights. A server opens one w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, Variant
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.heads import HeadLayout, HeadOrder
 from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.graphs.attention import NodeAttention, RowAttention, states_by_row
 from hmc.compiler.graphs.blocks import Author
@@ -32,6 +34,7 @@ def author_decoder(
     variant: Variant | None = None,
     with_shortlist: bool = False,
     device_form: bool = False,
+    order: HeadOrder | None = None,
 ) -> GraphBuilder:
     """Writes a decoder step of R rows; the k = R / B beams of a sentence are neighbouring rows.
 
@@ -40,7 +43,7 @@ def author_decoder(
     (`draw_tokens`); both penalise repetition (`penalise_repetition`). with_shortlist: candidates come from vocabulary
     shortlists (`Shortlist` describes the additional inputs). device_form: few launches, for a device. Only
     such levels have "search_greedy" and "search_beam": these hold the search, and `author_search` lists their inputs
-    and outputs.
+    and outputs. order: that in which `tensors` have the heads; None: by their numbers.
 
     Inputs:
 
@@ -61,7 +64,8 @@ def author_decoder(
     - `present_key_l`, `present_value_l`, shaped as the past. They may be the same buffers, written in place.
     - "greedy" with 8-bit caches: `present_cross_key_l`, `present_cross_value_l`. Bind them to the buffers of the
       inputs: then nothing is written; else they are copied.
-    - "attention": `attention` `[B, H, k, S]` fp32, the attention weights of all H open cross heads, layer by layer.
+    - "attention": `attention` `[B, H, k, S]` fp32, the attention weights of all H open cross heads, layer by layer, by
+      their numbers.
 
     Element types of caches are those in which `linears` keeps them.
     """
@@ -87,7 +91,8 @@ def author_decoder(
     if variant == "sampling":
         draw_tokens(g, log_probs, best, shortlist)
     if weights:
-        heads, by_layer = sum(map(len, layout.cross)), [weights[layer] for layer in sorted(weights)]
+        heads = sum(map(len, layout.cross))
+        by_layer = [_by_number(g, weights[layer], (order or layout)["cross"][layer]) for layer in sorted(weights)]
         g.output(g.op("Concat", by_layer, axis=1), "attention", "float32", ["B", heads, "k", "S"])
     return g
 
@@ -148,6 +153,15 @@ def draw_tokens(g: GraphBuilder, log_probs: ir.Value, best: ir.Value, shortlist:
         sampled = g.op("Squeeze", [shortlist.tokens(g.op("Unsqueeze", [drawn, g.ints(1)])), g.ints(1)])
     g.output(_of_one(g, log_probs, drawn), "sampled_scores", "float32", ["R"])
     g.output(sampled, "sampled", "int64", ["R"])
+
+
+def _by_number(g: GraphBuilder, weights: ir.Value, heads: Sequence[int]) -> ir.Value:
+    """weights `[B, H, k, S]` of these heads, by their original indices → the same in the order of the indices."""
+    places = np.argsort(heads)
+    if list(places) == list(range(len(heads))):
+        return weights
+    value: ir.Value = g.op("Gather", [weights, g.ints(*places.tolist())], axis=1)
+    return value
 
 
 def _of_one(g: GraphBuilder, log_probs: ir.Value, column: ir.Value) -> ir.Value:

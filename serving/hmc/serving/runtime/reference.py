@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,15 @@ class ReferenceSessions(LevelSessions):
     program: ReferenceLevel
 
     @classmethod
-    def open_program(cls, bundle: Path, arch: Architecture, level: Level) -> ReferenceSessions:
-        """Opens a level. Raises InvalidRequestError where the executor cannot run it, InvalidArtifactError for files
-        that cannot be read, and FailedPreconditionError for files that have changed since the bundle was validated."""
+    def open_program(
+        cls, bundle: Path, arch: Architecture, level: Level, digests: Mapping[str, str]
+    ) -> ReferenceSessions:
+        """Opens a level. digests: path within the bundle → sha256, of the files of all levels: a program may read
+        weights of wider ones.
+
+        Raises InvalidRequestError where the executor cannot run it, InvalidArtifactError for files that cannot be read,
+        and FailedPreconditionError for files that have changed since the bundle was validated.
+        """
         if level.precision not in PRECISIONS_OF["reference"]:
             raise InvalidRequestError(
                 f"executor reference: level {level.name!r} is {level.precision}; it runs "
@@ -37,7 +44,7 @@ class ReferenceSessions(LevelSessions):
             )
         for name in level.files:
             if not name.endswith(".onnx"):
-                check_unchanged(bundle, name, level.files)
+                check_unchanged(bundle, name, digests)
         opened = cls(arch, level, Device("cpu"), None, scores_wanted=True)
         try:
             opened.program = ReferenceLevel.open(bundle, level.name, arch)
@@ -45,9 +52,10 @@ class ReferenceSessions(LevelSessions):
             raise InvalidArtifactError(
                 f"level {level.name}", [f"{error.filename} cannot be read: {error.strerror}"], "Let this user read it."
             ) from error
-        opened.weights = {
-            place.file: (bundle / place.file).stat().st_size for place in opened.program.program.tensors.values()
-        }
+        read = {place.file for place in opened.program.program.tensors.values()}
+        for name in sorted(read - level.files.keys()):
+            check_unchanged(bundle, name, digests)
+        opened.weights = {name: (bundle / name).stat().st_size for name in read}
         if level.shortlist:
             opened.lexicon = Lexicon.load(bundle / level.shortlist, arch)
         return opened
