@@ -111,6 +111,12 @@ class SlimModel:
     order: HeadOrder | None = None
     """In which the tensors have the heads of the layout. None: by their numbers."""
 
+    @property
+    def reordered(self) -> bool:
+        """Whether the heads of a layer are in another order than that of their numbers."""
+        order = self.order
+        return order is not None and any(list(row) != sorted(row) for kind in KINDS for row in order[kind])
+
 
 @dataclass(frozen=True)
 class OrderedHeads:
