@@ -6,8 +6,6 @@ Its variants are graphs of their own over the same weights. A server opens one w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
@@ -92,8 +90,13 @@ def author_decoder(
         draw_tokens(g, log_probs, best, shortlist)
     if weights:
         heads = sum(map(len, layout.cross))
-        by_layer = [_by_number(g, weights[layer], (order or layout)["cross"][layer]) for layer in sorted(weights)]
-        g.output(g.op("Concat", by_layer, axis=1), "attention", "float32", ["B", heads, "k", "S"])
+        joint = g.op("Concat", [weights[layer] for layer in sorted(weights)], axis=1)
+        rows = (order or layout)["cross"]
+        names = [(layer, head) for layer in sorted(weights) for head in rows[layer]]
+        places = sorted(range(heads), key=names.__getitem__)
+        if places != list(range(heads)):
+            joint = g.op("Gather", [joint, g.ints(*places)], axis=1)
+        g.output(joint, "attention", "float32", ["B", heads, "k", "S"])
     return g
 
 
@@ -153,15 +156,6 @@ def draw_tokens(g: GraphBuilder, log_probs: ir.Value, best: ir.Value, shortlist:
         sampled = g.op("Squeeze", [shortlist.tokens(g.op("Unsqueeze", [drawn, g.ints(1)])), g.ints(1)])
     g.output(_of_one(g, log_probs, drawn), "sampled_scores", "float32", ["R"])
     g.output(sampled, "sampled", "int64", ["R"])
-
-
-def _by_number(g: GraphBuilder, weights: ir.Value, heads: Sequence[int]) -> ir.Value:
-    """weights `[B, H, k, S]` of these heads, by their original indices → the same in the order of the indices."""
-    places = np.argsort(heads)
-    if list(places) == list(range(len(heads))):
-        return weights
-    value: ir.Value = g.op("Gather", [weights, g.ints(*places.tolist())], axis=1)
-    return value
 
 
 def _of_one(g: GraphBuilder, log_probs: ir.Value, column: ir.Value) -> ir.Value:
