@@ -41,7 +41,7 @@ def attention_weights(program: Program) -> list[str]:
 
 
 def initializers(bundle: Path, level: str) -> dict[str, np.ndarray]:
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for graph in ("encoder", "decoder"):
         model = onnx.load(str(bundle / level / f"{graph}.onnx"), load_external_data=False)
         onnx.load_external_data_for_model(model, str(bundle))
