@@ -132,7 +132,11 @@ def test_names_are_no_markup(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> Non
 def test_what_a_level_computes(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
     ran = done(hmc("levels", tiny_bundle, "--program", "h5-int8"))
     assert ran.stdout.startswith("encode, once a sentence: ")
-    assert "best tokens of" in ran.stdout.splitlines()[-1]
+    lines = ran.stdout.splitlines()
+    assert lines[-2].endswith(" → best tokens")
+    assert lines[-1].endswith(" MiB of these weights are the first rows and columns of those of wider levels")
+    widest = done(hmc("levels", tiny_bundle, "--program", "full-int8")).stdout.splitlines()
+    assert widest[-1].endswith(" → best tokens")
     program = json.loads(done(hmc("levels", tiny_bundle, "--program", "h5", "--json")).stdout)
     assert program["step"][-1]["kind"] == "candidates"
     refused(hmc("levels", "--server", "localhost:1", "--program", "full"), "--program reads a bundle, not a server")

@@ -22,6 +22,8 @@ def test_blocks_give_the_same_sum(block: int) -> None:
     logits = np.random.default_rng(0).standard_normal((4, 4097)).astype(F) * 5
     exact = np.log(np.exp(logits.astype(np.float64)).sum(axis=1))
     np.testing.assert_allclose(log_sum_exp(logits, block), exact, rtol=1e-6)
+    with pytest.raises(AssertionError, match="Mismatched"):  # the planted error: some tokens are forgotten
+        np.testing.assert_allclose(log_sum_exp(logits[:, 16:], block), exact, rtol=1e-6)
 
 
 def test_sums_without_tokens_and_with_nan() -> None:
@@ -54,11 +56,16 @@ def test_a_token_is_drawn_in_order_of_ids(block: int, uniform: float, banned: li
     assert tokens.tolist() == [token]
     allowed = [0 if index in banned else index + 1 for index in range(4)]
     np.testing.assert_allclose(weights[0], np.array(allowed) / sum(allowed), rtol=1e-6)
+    if banned:  # the planted error: the others do not sum to 1
+        with pytest.raises(AssertionError, match="Mismatched"):
+            np.testing.assert_allclose(np.array(allowed) / 10, np.array(allowed) / sum(allowed), rtol=1e-6)
 
 
 def test_temperature_sharpens() -> None:
     _, weights = draw(log_probs(1, 2), NONE, np.array([0.5], F), np.zeros(1, F), 8)
     np.testing.assert_allclose(weights[0], [0.2, 0.8], rtol=1e-6)
+    _, plain = draw(log_probs(1, 2), NONE, np.array([0.501], F), np.zeros(1, F), 8)
+    assert abs(plain[0] / [0.2, 0.8] - 1).max() > 1e-6, "the planted error: a temperature of less precision"
 
 
 def test_all_tokens_banned() -> None:
@@ -73,3 +80,6 @@ def test_draws_follow_the_probabilities() -> None:
     tokens, _ = draw(rows, np.zeros((count, 0), np.int64), np.ones(count, F), rng.random(count).astype(F), 3)
     shares = np.bincount(tokens, minlength=4) / count
     np.testing.assert_allclose(shares, [0.1, 0.2, 0.3, 0.4], atol=0.015)
+    sharper, _ = draw(rows, np.zeros((count, 0), np.int64), np.full(count, 0.9, F), rng.random(count).astype(F), 3)
+    with pytest.raises(AssertionError, match="Mismatched"):  # the planted error: another temperature
+        np.testing.assert_allclose(np.bincount(sharper, minlength=4) / count, [0.1, 0.2, 0.3, 0.4], atol=0.015)

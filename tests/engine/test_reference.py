@@ -41,13 +41,14 @@ def reference(model: SlimModel, linears: Linears, encoder_linears: Linears | Non
     writer = ProgramWriter(model.arch, model.layout, model.tensors, linears, encoder_linears or linears)
     encode, step = writer.write()
     places = {
-        name: TensorPlace(file="-", shape=array.shape, type=str(array.dtype))  # type: ignore[arg-type]
-        for name, array in writer.arrays.items()
+        name: TensorPlace(file="-", shape=stored.array.shape, type=str(stored.array.dtype))  # type: ignore[arg-type]
+        for name, stored in writer.stored.items()
     }
     program = Program(type=linears.dtype, tensors=places, encode=tuple(encode), step=tuple(step))  # type: ignore[arg-type]
     assert program_problems(program, model.arch) == []
     tensors = {
-        name: array if array.dtype == np.int8 else array.astype(np.float32) for name, array in writer.arrays.items()
+        name: stored.array if stored.array.dtype == np.int8 else stored.array.astype(np.float32)
+        for name, stored in writer.stored.items()
     }
     return ReferenceLevel(program, model.arch, tensors)
 
@@ -95,8 +96,30 @@ def both(model: SlimModel, linears: Linears) -> tuple[np.ndarray, np.ndarray]:
     """Log-probabilities of the reference and of ONNX Runtime, and none after a target's end."""
     ours = log_probs(reference(model, linears), SOURCES, TARGETS)
     graphs = GraphRunner.author(model.arch, model.layout, model.tensors, linears).log_probs(SOURCES, TARGETS)
-    real = np.arange(ours.shape[1]) < np.array([len(t) for t in TARGETS])[:, None]
-    return ours[real], graphs[real]
+    return real_rows(ours), real_rows(graphs)
+
+
+def real_rows(found: np.ndarray) -> np.ndarray:
+    """`[B, T, V]` → log-probabilities of TARGETS alone, without those after their ends."""
+    return found[np.arange(found.shape[1]) < np.array([len(t) for t in TARGETS])[:, None]]
+
+
+def assert_close(ours: np.ndarray, expected: np.ndarray) -> None:
+    """fp32: the same sums in another order."""
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-4)
+
+
+def assert_int8_close(ours: np.ndarray, graphs: np.ndarray, exact: np.ndarray) -> None:
+    """Products of integers are exact in both; where fp32 parts round otherwise, an activation moves by one step. exact:
+    what the graphs compute in fp32."""
+    assert np.median(np.abs(ours - graphs)) < 1e-5, "most log-probabilities meet no such activation"
+    assert np.abs(ours - graphs).max() < 0.5 * np.abs(graphs - exact).max(), "flips are smaller than what int8 costs"
+
+
+def assert_rounds(rounded: np.ndarray, exact: np.ndarray, step: float) -> None:
+    """step: half the distance of two neighbouring numbers of 16 bits, of numbers near 1."""
+    error = np.abs(rounded - exact).max() / np.abs(exact).max()
+    assert step / 2 < error < 4 * step
 
 
 def tiny(layout: HeadLayout = FULL, seed: int = 0, arch: Architecture = ARCH) -> SlimModel:
@@ -111,14 +134,14 @@ def test_every_form_of_the_model(form: str, activation: str, seed: int | None) -
     arch = tiny_architecture(**FORMS[form], activation=activation, scale_embedding=seed != 5)
     layout = arch.full_layout() if seed is None else random_layout(arch, seed)
     ours, graphs = both(tiny(layout, arch=arch), FloatLinears())
-    np.testing.assert_allclose(ours, graphs, rtol=1e-5, atol=1e-4)
+    assert_close(ours, graphs)
 
 
 @pytest.mark.parametrize("kinds", [*((kind,) for kind in KINDS), KINDS])
 def test_kinds_without_open_heads(kinds: tuple[str, ...]) -> None:
     layout = HeadLayout.from_json(FULL.to_json() | {kind: [[], []] for kind in kinds})
     ours, graphs = both(tiny(layout), FloatLinears())
-    np.testing.assert_allclose(ours, graphs, rtol=1e-5, atol=1e-4)
+    assert_close(ours, graphs)
 
 
 def test_two_vocabularies_and_layers_without_neurons() -> None:
@@ -128,7 +151,7 @@ def test_two_vocabularies_and_layers_without_neurons() -> None:
         for name in ("fc1.weight", "fc1.bias", "fc2.weight"):
             del tensors[f"{prefix}.{name}"]
     ours, graphs = both(SlimModel(arch, arch.full_layout(), tensors), FloatLinears())
-    np.testing.assert_allclose(ours, graphs, rtol=1e-5, atol=1e-4)
+    assert_close(ours, graphs)
 
 
 @pytest.mark.parametrize("layer", ["encoder.layers.1", "decoder.layers.0"])
@@ -140,7 +163,7 @@ def test_removed_layers(layer: str) -> None:
         if (kind == "encoder_self") == (stack == "encoder"):
             removed[kind][number] = []
     ours, graphs = both(SlimModel(ARCH, HeadLayout.from_json(removed), tensors), FloatLinears())
-    np.testing.assert_allclose(ours, graphs, rtol=1e-5, atol=1e-4)
+    assert_close(ours, graphs)
 
 
 @pytest.mark.parametrize("head_dim", [3, 8, 20])
@@ -151,7 +174,7 @@ def test_heads_of_any_width(head_dim: int) -> None:
     )
     checkpoint = Checkpoint(config, random_tensors(arch, arch.full_layout()), b"")
     ours, graphs = both(slim_model(checkpoint, arch.full_layout()), FloatLinears())
-    np.testing.assert_allclose(ours, graphs, rtol=1e-5, atol=1e-4)
+    assert_close(ours, graphs)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -160,31 +183,48 @@ def test_sixteen_bits(dtype: str) -> None:
     model = tiny(random_layout(ARCH, 3))
     exact = log_probs(reference(model, FloatLinears()), SOURCES, TARGETS)
     rounded = log_probs(reference(model, FloatLinears(dtype)), SOURCES, TARGETS)
-    step = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
-    scale = np.abs(exact).max()
-    error = np.abs(rounded - exact).max() / scale
-    assert step / 4 < error < 8 * step
+    steps = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+    assert_rounds(rounded, exact, steps[dtype])
+    # The planted errors: nothing is rounded, or to the other type.
+    for wrong, step in ((exact, steps[dtype]), *((rounded, other) for name, other in steps.items() if name != dtype)):
+        with pytest.raises(AssertionError):
+            assert_rounds(wrong, exact, step)
 
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_int8(seed: int) -> None:
-    """Products of integers are exact in both; where fp32 parts round otherwise, an activation moves by one step."""
     model = tiny(FULL if not seed else random_layout(ARCH, seed), seed)
     ranges = calibrate(model, [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0], [44, 10, 0]]).ranges
     ours, graphs = both(model, Int8Linears(ranges))
     exact, _ = both(model, FloatLinears())
-    assert np.median(np.abs(ours - graphs)) < 1e-5
-    assert np.abs(ours - graphs).max() < 0.5 * np.abs(graphs - exact).max(), "flips are smaller than what int8 costs"
+    assert_int8_close(ours, graphs, exact)
+    # The planted errors: scales of one layer, one flip that is too large, and numbers that were never quantised.
+    level = reference(model, Int8Linears(ranges))
+    name = "decoder.layers.1.fc2.weight_scale"
+    level.tensors[name] = level.tensors[name] * np.float32(1.02)
+    with pytest.raises(AssertionError, match="most log-probabilities"):
+        assert_int8_close(real_rows(log_probs(level, SOURCES, TARGETS)), graphs, exact)
+    flipped = graphs.copy()
+    flipped[0, 5] += 0.6 * np.abs(graphs - exact).max()
+    with pytest.raises(AssertionError, match="flips are smaller"):
+        assert_int8_close(flipped, graphs, exact)
+    with pytest.raises(AssertionError, match="most log-probabilities"):
+        assert_int8_close(exact, graphs, exact)
 
 
 def test_int8_with_layers_in_fp32() -> None:
     model = tiny()
-    ranges = dict(calibrate(model, [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]).ranges)
+    everywhere = calibrate(model, [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]).ranges
+    ranges = dict(everywhere)
     for name in list(ranges):
         if "layers.0.fc1" in name or name.startswith("decoder.layers.1.self_attn") or name == "shared":
             del ranges[name]
     ours, graphs = both(model, Int8Linears(ranges))
-    assert np.median(np.abs(ours - graphs)) < 1e-5
+    exact, _ = both(model, FloatLinears())
+    assert_int8_close(ours, graphs, exact)
+    all_int8, _ = both(model, Int8Linears(everywhere))
+    with pytest.raises(AssertionError, match="most log-probabilities"):  # the planted error: these layers in 8 bits too
+        assert_int8_close(all_int8, graphs, exact)
 
 
 def test_a_wrong_weight_is_noticed() -> None:
@@ -194,9 +234,8 @@ def test_a_wrong_weight_is_noticed() -> None:
     weight = model.tensors["decoder.layers.1.fc2.weight"] = model.tensors["decoder.layers.1.fc2.weight"].copy()
     weight[3, 7] += 1e-2
     ours = log_probs(reference(model, FloatLinears()), SOURCES, TARGETS)
-    real = np.arange(ours.shape[1]) < np.array([len(t) for t in TARGETS])[:, None]
     with pytest.raises(AssertionError, match="Mismatched"):
-        np.testing.assert_allclose(ours[real], graphs, rtol=1e-5, atol=1e-4)
+        assert_close(real_rows(ours), graphs)
 
 
 def test_neurons_that_were_removed() -> None:
@@ -206,7 +245,7 @@ def test_neurons_that_were_removed() -> None:
     )
     checkpoint = without_neurons(Checkpoint(config, random_tensors(arch, layout), b""), random_neurons(arch, 4))
     ours, graphs = both(slim_model(checkpoint, layout), FloatLinears())
-    np.testing.assert_allclose(ours, graphs, rtol=1e-5, atol=1e-4)
+    assert_close(ours, graphs)
 
 
 def test_nothing_depends_on_the_batch() -> None:
@@ -263,4 +302,10 @@ def test_the_trained_model_like_pytorch() -> None:
         states = model(pad_rows(sources, arch.pad_id), torch.tensor(shifted))
         expected = model.logits(states).log_softmax(-1).numpy()
     for n, target in enumerate(targets):
-        np.testing.assert_allclose(ours[n, : len(target)], expected[n, : len(target)], rtol=1e-5, atol=1e-4)
+        assert_close(ours[n, : len(target)], expected[n, : len(target)])
+    # The planted error: one number of one weight.
+    weight = level.tensors["decoder.layers.1.fc2.weight"] = level.tensors["decoder.layers.1.fc2.weight"].copy()
+    weight[3, 7] += 1e-2
+    wrong = log_probs(level, sources[:1], targets[:1])
+    with pytest.raises(AssertionError, match="Mismatched"):
+        assert_close(wrong[0, : len(targets[0])], expected[0, : len(targets[0])])

@@ -37,7 +37,11 @@ def command(
     ] = None,
     program: Annotated[
         str | None,
-        opt("Output", "Print what this level of BUNDLE computes, an operation a line.", metavar="LEVEL"),
+        opt(
+            "Output",
+            "Print what this level of BUNDLE computes, a sub-layer a line; with --json, every operation.",
+            metavar="LEVEL",
+        ),
     ] = None,
     json_output: Annotated[bool, opt("Output", "Print the levels as JSON.", "--json")] = False,
 ) -> None:
@@ -86,14 +90,21 @@ def _print_program(bundle: Path | None, level: str, json_output: bool) -> None:
 
     if bundle is None:
         raise InvalidRequestError("--program reads a bundle, not a server: give BUNDLE")
-    chosen = read_manifest(bundle).level(level)
+    manifest = read_manifest(bundle)
+    chosen = manifest.level(level)
     if program_path(level) not in chosen.files:
         raise InvalidRequestError(
             f"level {level!r} has no step program: it was compiled before there were any, or its weights have 4 bits; "
             "ONNX Runtime serves it"
         )
     found = read_program(bundle, level)
-    typer.echo(program_json(found).decode() if json_output else "\n".join(describe(found)))
+    if json_output:
+        typer.echo(program_json(found).decode())
+        return
+    typer.echo("\n".join(describe(found, manifest.architecture)))
+    wider = sum(place.bytes for place in found.tensors.values() if place.file not in chosen.files)
+    if wider:
+        typer.echo(f"{wider / 2**20:.1f} MiB of these weights are the first rows and columns of those of wider levels")
 
 
 def _of_server(address: str, model: str | None, token: str | None, tls: Tls, timeout: float) -> LevelList:

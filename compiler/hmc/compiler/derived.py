@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,10 +32,18 @@ class DerivedArrays:
             return found
         made = make(*sources, **options)
         if not any(made is source for source in sources):  # else the entry would keep its own source alive
-            self._made[key] = made
+            self._keep(key, made, sources)
+        return made
+
+    def given(self, make: Callable[[Array], Made], source: Array, made: Made) -> None:
+        """Says what `of(make, source)` returns from now on, in place of what `make` would make of this array."""
+        self._keep((make, id(source)), made, (source,))
+
+    def _keep(self, key: tuple[Any, ...], made: Any, sources: Sequence[Array]) -> None:
+        if key not in self._made:
             for source in sources:
                 weakref.finalize(source, self._made.pop, key, None)
-        return made
+        self._made[key] = made
 
 
 def stack(*arrays: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import parameter_count
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.calibration.fp32_layers import Quantization, choose_fp32_layers, without
@@ -36,11 +36,11 @@ from hmc.compiler.graphs.encoder import author_encoder
 from hmc.compiler.graphs.search.graphs import author_collect
 from hmc.compiler.graphs.shortlist import author_shortlist
 from hmc.compiler.precisions.int4 import Int4Linears
-from hmc.compiler.precisions.int8 import Int8Linears
+from hmc.compiler.precisions.int8 import Int8Linears, quantize_columns
 from hmc.compiler.precisions.linears import FloatLinears, Linears
 from hmc.compiler.programs import ProgramWriter, write_program
 from hmc.compiler.serialize import BundleFolder, check_structure
-from hmc.compiler.weights import SlimModel, slim_model
+from hmc.compiler.weights import OrderedHeads, Ranking, SlimModel, slim_model
 
 STEPS = (
     "slim weights", "verify layout", "choose precision", "author graphs", "check graphs", "write level", "run level",
@@ -63,6 +63,10 @@ class LevelSource:
     """Layouts that passed the parity check."""
     quantized: dict[HeadLayout, Quantization] = field(default_factory=dict)
     """How the layouts are quantised that have a level in int8 or int4."""
+    planned: list[tuple[HeadLayout, Precision]] = field(default_factory=list)
+    """The levels that will be compiled, as far as they are known. Heads are ordered by them, and then by rank."""
+    rank_by: Ranking | None = None
+    """The score that heads are ranked by; None: the first of `BY_DEFAULT` that the checkpoint has."""
     _slim: SlimModel | None = None
 
     @cached_property
@@ -90,8 +94,40 @@ class LevelSource:
     def slim(self, layout: HeadLayout) -> SlimModel:
         """The weights of a layout. The last one is remembered: the precisions of a layout are compiled in a row."""
         if self._slim is None or self._slim.layout != layout:
-            self._slim = slim_model(self.checkpoint, layout)
+            self._slim = slim_model(self.checkpoint, layout, self._ordered)
+            if self._widest and layout == self._widest.layout:
+                self._slim.tensors.update(self._widest.tensors)
         return self._slim
+
+    def share_scales(self, model: SlimModel) -> None:
+        """Quantises W_O of nested levels by the scales of the widest one, whose first rows its integers then are. What
+        a scale of W_Q, W_K and W_V is for has no other heads anyway."""
+        wide = self._widest
+        if wide is None or model.layout == wide.layout or model.order is None or wide.order is None:
+            return
+        for kind in KINDS:
+            for layer, (narrow, all_) in enumerate(zip(model.order[kind], wide.order[kind], strict=True)):
+                name = model.arch.attention(kind, layer).output.weight
+                if narrow and list(narrow) == list(all_[: len(narrow)]):
+                    integers, scales = self.derived.of(quantize_columns, wide.tensors[name])
+                    found = integers[: model.tensors[name].shape[1]], scales
+                    self.derived.given(quantize_columns, model.tensors[name], found)
+
+    @cached_property
+    def _ordered(self) -> OrderedHeads:
+        """The weights in the order in which levels drop heads."""
+        layouts = dict.fromkeys(layout for layout, _ in self.planned)
+        return OrderedHeads.nested(self.checkpoint, layouts, self.rank_by)
+
+    @cached_property
+    def _widest(self) -> SlimModel | None:
+        """Of the widest of the quantised levels that are planned, W_O of every layer."""
+        layouts = [layout for layout, precision in self.planned if PRECISIONS[precision].quantised]
+        if not layouts:
+            return None
+        whole = slim_model(self.checkpoint, max(layouts, key=lambda each: each.total), self._ordered)
+        names = {whole.arch.attention(kind, n).output.weight for kind in KINDS for n in range(len(whole.layout[kind]))}
+        return replace(whole, tensors={name: tensor for name, tensor in whole.tensors.items() if name in names})
 
 
 @dataclass(frozen=True)
@@ -195,6 +231,7 @@ def _quantise(chosen: ChosenLevel, model: SlimModel, sentences: Sentences) -> Qu
     if not traits.quantised:
         linears = FloatLinears(traits.floats, derived)
         return Quantised(model, linears, linears)
+    source.share_scales(model)
     if chosen.layout not in source.quantized:
         calibration = calibrate(model, sentences.calibration, derived)
         source.quantized[chosen.layout] = choose_fp32_layers(model, calibration, derived)
@@ -225,6 +262,7 @@ def _author(chosen: ChosenLevel, quantised: Quantised) -> dict[str, ir.Model]:
             variant=variant,
             with_shortlist=chosen.lexicon is not None,
             device_form=chosen.device_form,
+            order=model.order,
         )
         graphs[decoder_path(name, variant)] = decoder.model(metadata)
     if chosen.device_form:
@@ -244,7 +282,7 @@ def _write(chosen: ChosenLevel, quantised: Quantised, graphs: dict[str, ir.Model
         slim = quantised.model
         writer = ProgramWriter(
             slim.arch, slim.layout, slim.tensors, quantised.linears, quantised.encoder_linears,
-            shortlist=chosen.lexicon is not None,
+            shortlist=chosen.lexicon is not None, order=slim.order,
         )  # fmt: skip
         files |= write_program(writer, source.folder, chosen.name)
     lexicon = source.folder.write_lexicon(chosen.lexicon) if chosen.lexicon else {}

@@ -13,7 +13,7 @@ import numpy as np
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING, Architecture
 from hmc.artifact.model.ffn import Stack
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.heads import HeadLayout, HeadOrder, Kind
 from hmc.artifact.model.layers import EPSILON, AttentionSpec, FeedForwardSpec, LinearSpec, NormSpec
 from hmc.artifact.program.operations import (
     AttendEncoder,
@@ -48,6 +48,37 @@ ALIGNMENT = 64
 """Tensors in the file of small ones begin at multiples of this many bytes."""
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a program: some of the outputs of what a graph stores as one."""
+
+    whole: Array
+    outputs: slice | None = None
+    """Along the last axis of integers `[inputs, outputs]`, and along the first of everything else. None: all."""
+
+    @property
+    def array(self) -> Array:
+        """The tensor."""
+        if self.outputs is None:
+            return self.whole
+        found: Array = self.whole[:, self.outputs] if self._columns else self.whole[self.outputs]
+        return found
+
+    @property
+    def offset(self) -> int:
+        """Of its first element in the whole, in bytes."""
+        return 0 if self.outputs is None else self.outputs.start * self.whole.strides[int(self._columns)]
+
+    @property
+    def leading(self) -> int | None:
+        """As `TensorPlace` has it."""
+        return self.whole.shape[1] if self._columns and self.array.shape != self.whole.shape else None
+
+    @property
+    def _columns(self) -> bool:
+        return self.whole.dtype == np.int8
+
+
 @dataclass
 class ProgramWriter:
     """One program being written."""
@@ -59,7 +90,9 @@ class ProgramWriter:
     """Of the decoder."""
     encoder_linears: Linears
     shortlist: bool = False
-    arrays: dict[str, Array] = field(default_factory=dict)
+    order: HeadOrder | None = None
+    """In which the tensors have the heads; None: by their numbers."""
+    stored: dict[str, Stored] = field(default_factory=dict)
     """Name → tensor, of all that the operations name."""
     _operations: list[Operation] = field(default_factory=list)
     _state: str = ""
@@ -83,11 +116,16 @@ class ProgramWriter:
             attention = arch.attention("encoder_self", layer)
             heads = len(self.layout.encoder_self[layer])
             if heads:
-                product = self._products(linears, attention.inputs)
+                product = self._product(linears, *attention.inputs, joint=False)
                 qkv = self._linear(product, f"encoder.{layer}.qkv", attention.norm)
                 output = f"encoder.{layer}.heads"
                 scale = arch.head_dim**-0.5
-                self._add(AttendEncoder(input=qkv, heads=heads, width=arch.head_dim, scale=scale, output=output))
+                self._add(
+                    AttendEncoder(
+                        input=qkv, heads=heads, width=arch.head_dim, original=self._heads("encoder_self", layer),
+                        scale=scale, output=output,
+                    )
+                )  # fmt: skip
                 self._end_attention(linears, attention, output)
             else:
                 self._close_attention(attention)
@@ -98,7 +136,7 @@ class ProgramWriter:
             if not row:
                 continue
             attention = arch.attention("cross", layer)
-            product = self._products(linears, (attention.key, attention.value))
+            product = self._product(linears, attention.key, attention.value, joint=False)
             output = f"cross.{layer}.kv"
             self._add(FusedLinear(input=memory, product=product, output=output))
             _, key, value = self._attention_ranges(attention)
@@ -123,8 +161,9 @@ class ProgramWriter:
                 query, key, value = self._attention_ranges(attention)
                 self._add(
                     AttendSelf(
-                        input=qkv, heads=heads, width=arch.head_dim, scale=arch.head_dim**-0.5, query=query, key=key,
-                        value=value, plane=own, output=f"{layer}.heads",
+                        input=qkv, heads=heads, width=arch.head_dim, original=self._heads("decoder_self", layer),
+                        scale=arch.head_dim**-0.5, query=query, key=key, value=value, plane=own,
+                        output=f"{layer}.heads",
                     )
                 )  # fmt: skip
                 own += 1
@@ -138,8 +177,9 @@ class ProgramWriter:
                 query, key, value = self._attention_ranges(attention)
                 self._add(
                     AttendSource(
-                        input=q, heads=heads, width=arch.head_dim, scale=arch.head_dim**-0.5, query=query, key=key,
-                        value=value, plane=source, layer=layer, output=f"{layer}.source",
+                        input=q, heads=heads, width=arch.head_dim, original=self._heads("cross", layer),
+                        scale=arch.head_dim**-0.5, query=query, key=key, value=value, plane=source, layer=layer,
+                        output=f"{layer}.source",
                     )
                 )  # fmt: skip
                 source += 1
@@ -150,12 +190,17 @@ class ProgramWriter:
         last = self._end_stack("decoder")
         name = arch.output_layer
         weight, bias = self.tensors[arch.output_projection], self.tensors[LOGITS_BIAS].reshape(-1)
-        matrix = self._matrix(linears, name, weight, bias, name)
-        product = Product(inputs=arch.d_model, matrices=(matrix,), range=_range(linears.range_of(name)))
+        found = linears.range_of(name)
+        matrix = self._matrix(linears, name, weight, bias, slice(0, len(weight)), quantised=found is not None)
+        product = Product(inputs=arch.d_model, matrices=(matrix,), range=_range(found))
         self._add(TopCandidates(input=last, product=product, shortlist=self.shortlist))
         return self._operations
 
     # ---- sub-layers ----
+
+    def _heads(self, kind: Kind, layer: int) -> tuple[int, ...]:
+        """The heads of a layer, in the order in which the tensors have them."""
+        return tuple((self.order or self.layout)[kind][layer])
 
     def _begin(self) -> None:
         self._operations = []
@@ -198,10 +243,9 @@ class ProgramWriter:
         self._end_product(linears, inner, feed.output, feed.norm)
 
     def _end_product(self, linears: Linears, value: str, layer: LinearSpec, norm: NormSpec) -> None:
-        matrix = self._matrix(linears, layer.name, self.tensors[layer.weight], None, layer.name)
-        product = Product(
-            inputs=self.tensors[layer.weight].shape[1], matrices=(matrix,), range=_range(linears.range_of(layer.name))
-        )
+        weight, found = self.tensors[layer.weight], linears.range_of(layer.name)
+        matrix = self._matrix(linears, layer.name, weight, None, slice(0, len(weight)), quantised=found is not None)
+        product = Product(inputs=weight.shape[1], matrices=(matrix,), range=_range(found))
         output = f"{value}.out"
         self._add(FusedLinear(input=value, product=product, output=output))
         self._leave(Sum(parts=output, bias=self._vector(layer.bias), residual=self._state), norm)
@@ -258,39 +302,39 @@ class ProgramWriter:
 
     # ---- tensors ----
 
-    def _product(self, linears: Linears, *layers: LinearSpec) -> Product:
-        """Linear layers of the checkpoint as one matrix, stacked along their outputs."""
+    def _product(self, linears: Linears, *layers: LinearSpec, joint: bool = True) -> Product:
+        """Linear layers of one input. joint: whether the decoder's graphs have them as one matrix, stacked along their
+        outputs, of which each has a part; the encoder's have a matrix for each in integers."""
         name = joint_name(*layers)
-        weight = linears.derived.of(stack, *(self.tensors[layer.weight] for layer in layers))
-        bias = linears.derived.of(stack, *(self.tensors[layer.bias] for layer in layers))
-        matrix = self._matrix(linears, name, weight, bias, name)
-        return Product(inputs=weight.shape[1], matrices=(matrix,), range=_range(linears.range_of(name)))
-
-    def _products(self, linears: Linears, layers: tuple[LinearSpec, ...]) -> Product:
-        """Linear layers of one input: a matrix for each in integers, and one for all in floats, as in the graphs."""
-        name = joint_name(*layers)
-        if linears.range_of(name) is None:
-            return self._product(linears, *layers)
-        matrices = [
-            self._matrix(linears, layer.name, self.tensors[layer.weight], self.tensors[layer.bias], name)
-            for layer in layers
-        ]
+        found = linears.range_of(name)
+        groups = [layers] if joint or found is None else [(layer,) for layer in layers]
+        matrices = []
+        for group in groups:
+            weight = linears.derived.of(stack, *(self.tensors[layer.weight] for layer in group))
+            bias = linears.derived.of(stack, *(self.tensors[layer.bias] for layer in group))
+            start = 0
+            for layer in group:
+                outputs = slice(start, start + len(self.tensors[layer.weight]))
+                matrices.append(self._matrix(linears, layer.name, weight, bias, outputs, quantised=found is not None))
+                start = outputs.stop
         inputs = self.tensors[layers[0].weight].shape[1]
-        return Product(inputs=inputs, matrices=tuple(matrices), range=_range(linears.range_of(name)))
+        return Product(inputs=inputs, matrices=tuple(matrices), range=_range(found))
 
-    def _matrix(self, linears: Linears, name: str, weight: Array, bias: Array | None, ranged: str) -> Matrix:
-        """ranged: the layer whose range the input has."""
-        offset = None if bias is None else self._tensor(f"{name}.bias", self._typed(linears, bias))
-        if linears.range_of(ranged) is None:
-            return Matrix(
-                weight=self._tensor(f"{name}.weight", self._typed(linears, weight)), bias=offset, outputs=len(weight)
-            )
+    def _matrix(
+        self, linears: Linears, name: str, weight: Array, bias: Array | None, outputs: slice, *, quantised: bool
+    ) -> Matrix:
+        """These outputs of a weight `[out, in]` and its bias `[out]`."""
+        count = outputs.stop - outputs.start
+        offset = None if bias is None else self._tensor(f"{name}.bias", self._typed(linears, bias), outputs)
+        if not quantised:
+            stored = self._tensor(f"{name}.weight", self._typed(linears, weight), outputs)
+            return Matrix(weight=stored, bias=offset, outputs=count)
         integers, scales = linears.derived.of(quantize_columns, weight)
         return Matrix(
-            weight=self._tensor(f"{name}.weight", integers),
-            scales=self._tensor(f"{name}.weight_scale", scales),
+            weight=self._tensor(f"{name}.weight", integers, outputs),
+            scales=self._tensor(f"{name}.weight_scale", scales, outputs),
             bias=offset,
-            outputs=len(weight),
+            outputs=count,
         )
 
     def _attention_ranges(self, attention: AttentionSpec) -> tuple[Range | None, Range | None, Range | None]:
@@ -314,9 +358,12 @@ class ProgramWriter:
         """In the type of activations."""
         return np.asarray(linears.derived.of(of_type, array, dtype=linears.dtype))
 
-    def _tensor(self, name: str, array: Array) -> str:
-        known = self.arrays.setdefault(name, array)
-        if known is not array and not (known.dtype == array.dtype and np.array_equal(known, array)):
+    def _tensor(self, name: str, whole: Array, outputs: slice | None = None) -> str:
+        """Names these outputs of what a graph stores as one tensor."""
+        asked = Stored(whole, outputs)
+        known = self.stored.setdefault(name, asked)
+        one, other = known.array, asked.array
+        if known.whole is not whole and not (one.dtype == other.dtype and np.array_equal(one, other)):
             raise ValueError(f"program: the tensor {name!r} is asked for with other numbers")
         return name
 
@@ -335,16 +382,19 @@ def write_program(writer: ProgramWriter, folder: BundleFolder, level: str) -> di
     files: dict[str, str] = {}
     places: dict[str, TensorPlace] = {}
     small = bytearray()
-    for name, array in writer.arrays.items():
+    for name, stored in writer.stored.items():
+        array = stored.array
         kind: ElementType = str(array.dtype)  # type: ignore[assignment]
-        location, offset = program_tensors_path(level), 0
-        if array.nbytes > INLINE_BYTES:
-            location = folder.write_weight(array, files)
+        leading = None
+        if stored.whole.nbytes > INLINE_BYTES:
+            location = folder.write_weight(stored.whole, files)
+            offset, leading = stored.offset, stored.leading
         else:
+            location = program_tensors_path(level)
             small += bytes(-len(small) % ALIGNMENT)
             offset = len(small)
             small += array.tobytes()
-        places[name] = TensorPlace(file=location, offset=offset, shape=array.shape, type=kind)
+        places[name] = TensorPlace(file=location, offset=offset, shape=array.shape, type=kind, leading=leading)
     activations: Literal["float32", "float16", "bfloat16"] = writer.linears.dtype  # type: ignore[assignment]
     program = Program(type=activations, tensors=places, encode=tuple(encode), step=tuple(step))
     files |= folder.write_file(program_path(level), program_json(program))

@@ -6,18 +6,19 @@ of 8, on CPUs and on CUDA.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.checkpoint.extras import WRITTEN_BY, ScoreName
-from hmc.artifact.checkpoint.slimming import slim_tensors
+from hmc.artifact.checkpoint.slimming import reordered_heads, slim_tensors
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.budgets import HeadBudget
-from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores
+from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadOrder, HeadScores, Kind, nested_order
 
 MULTIPLE = 8
 Target = int | HeadBudget | HeadLayout
@@ -63,15 +64,20 @@ def head_scores(checkpoint: Checkpoint, asked: str, rank_by: Ranking | None = No
 
     asked: the option that needs them, for messages. Raises InvalidRequestError if the checkpoint lacks them.
     """
-    names = (rank_by,) if rank_by else BY_DEFAULT
-    scores = next((found for name in names if (found := checkpoint.score(name)) is not None), None)
+    scores = _scores(checkpoint, rank_by)
     if scores is None:
+        names = (rank_by,) if rank_by else BY_DEFAULT
         lacks = f"has no {rank_by}" if rank_by else "has neither gates nor importance"
         advice = ", or ".join(WRITTEN_BY[name] for name in names)
         raise InvalidRequestError(
             f"{asked}: the checkpoint {lacks} to choose heads by; run {advice}, and compile what that writes"
         )
     return scores
+
+
+def _scores(checkpoint: Checkpoint, rank_by: Ranking | None) -> HeadScores | None:
+    names = (rank_by,) if rank_by else BY_DEFAULT
+    return next((found for name in names if (found := checkpoint.score(name)) is not None), None)
 
 
 def _given(target: HeadLayout, checkpoint: Checkpoint) -> HeadLayout:
@@ -102,17 +108,47 @@ class SlimModel:
     layout: HeadLayout
     tensors: Tensors
     """Tensors that lose nothing are the checkpoint's own arrays, not copies."""
+    order: HeadOrder | None = None
+    """In which the tensors have the heads of the layout. None: by their numbers."""
+
+    @property
+    def reordered(self) -> bool:
+        """Whether the heads of a layer are in another order than that of their numbers."""
+        order = self.order
+        return order is not None and any(list(row) != sorted(row) for kind in KINDS for row in order[kind])
 
 
-def slim_model(checkpoint: Checkpoint, layout: HeadLayout) -> SlimModel:
-    """The checkpoint with the heads of `layout` alone. Raises InvalidRequestError for a head that it does not have."""
+@dataclass(frozen=True)
+class OrderedHeads:
+    """A checkpoint's tensors, with the heads of each layer in an order of their own."""
+
+    order: HeadOrder
+    """Of all heads of the checkpoint."""
+    tensors: Tensors
+
+    @classmethod
+    def nested(cls, checkpoint: Checkpoint, layouts: Iterable[HeadLayout], rank_by: Ranking | None) -> OrderedHeads:
+        """Heads that the smallest of `layouts` keeps come first, so that its weights are the first rows and columns of
+        those of the wider ones; then by the score that heads are ranked by, if the checkpoint has it."""
+        order = nested_order([*layouts, checkpoint.layout], _scores(checkpoint, rank_by))
+        return cls(order, reordered_heads(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, order))
+
+
+def slim_model(checkpoint: Checkpoint, layout: HeadLayout, ordered: OrderedHeads | None = None) -> SlimModel:
+    """The checkpoint with the heads of `layout` alone. ordered: its tensors in another order of heads; None: as they
+    are. Raises InvalidRequestError for a head that it does not have."""
     arch = checkpoint.architecture
-    tensors = slim_tensors(checkpoint.tensors, arch, checkpoint.layout, layout)
+    ordered = ordered or OrderedHeads(checkpoint.layout, checkpoint.tensors)
+    tensors = slim_tensors(ordered.tensors, arch, checkpoint.layout, layout, ordered.order)
+    kept: dict[Kind, list[list[int]]] = {}
+    for kind in KINDS:
+        pairs = zip(ordered.order[kind], layout[kind], strict=True)
+        kept[kind] = [[head for head in row if head in there] for row, there in pairs]
     width = -(-arch.head_dim // MULTIPLE) * MULTIPLE
     if width == arch.head_dim:
-        return SlimModel(arch, layout, tensors)
+        return SlimModel(arch, layout, tensors, kept)
     wide = arch.model_copy(update={"head_dim": width})
-    return SlimModel(wide, layout, widen_heads(tensors, arch, layout, width))
+    return SlimModel(wide, layout, widen_heads(tensors, arch, layout, width), kept)
 
 
 def widen_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, width: int) -> Tensors:

@@ -97,7 +97,8 @@ class Step:
     logits: Float32
     """`[R, V]`. Only the reference writes them."""
     attention: dict[int, list[Float32]] = field(default_factory=dict)
-    """Decoder layer → attention weights over the source, `[H, S]` for each row."""
+    """Decoder layer → attention weights over the source, `[H, S]` for each row. Heads are in the order of their numbers
+    in the unpruned model."""
 
 
 class ReferenceLevel:
@@ -243,7 +244,7 @@ class ReferenceLevel:
         for row, source in enumerate(sources):
             keys, kept = source.keys[operation.plane], source.values[operation.plane]
             result[:, row], seen = _attend(operation, queries[:, row], keys, kept)
-            weights.append(seen)
+            weights.append(seen[np.argsort(operation.original)] if operation.original else seen)
         joined = _joined(result)
         joined[np.isnan(value).any(axis=1)] = F(np.nan)
         return self._stored(joined), weights

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.program.operations import Program, TensorPlace
+from hmc.artifact.program.tensors import stored_tensor
 
 Tensor = npt.NDArray[Any]
 
@@ -19,9 +20,7 @@ def read_tensors(bundle: Path, program: Program) -> dict[str, Tensor]:
 
 
 def _read(bundle: Path, place: TensorPlace) -> Tensor:
-    stored = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int8": "i1"}[place.type]
-    count = int(np.prod(place.shape))
-    raw = np.fromfile(bundle / place.file, stored, count, offset=place.offset).reshape(place.shape)
+    raw = np.ascontiguousarray(stored_tensor(bundle, place))
     if place.type == "bfloat16":
         return (raw.astype(np.uint32) << 16).view(np.float32)
     return raw.astype(np.float32) if place.type == "float16" else raw

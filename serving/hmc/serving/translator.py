@@ -103,7 +103,8 @@ class Translator:
 
         def open_with(each: Device, division: Division) -> LevelSessions:
             if runs != "onnxruntime":
-                return ProgramSessions.open_program(path, arch, self.level, runs, division.threads)
+                digests = self.manifest.digests
+                return ProgramSessions.open_program(path, arch, self.level, digests, runs, division.threads)
             return LevelSessions.open(
                 path, arch, self.level, each, division.threads, folder, division.workers, attention=gpu_attention
             )

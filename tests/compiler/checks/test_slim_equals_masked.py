@@ -24,7 +24,7 @@ from hmc.compiler import LevelRequest, ParityError, compile_bundle
 from hmc.compiler.checks.parity import check_parity
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.precisions.linears import FloatLinears
-from hmc.compiler.weights import slim_model
+from hmc.compiler.weights import OrderedHeads, slim_model
 from hmc.training import mask_neurons, mask_to_layout, model_from_checkpoint
 from hmc.training.data.batches import pad_rows
 
@@ -124,6 +124,19 @@ def test_a_model_that_computes_no_numbers_is_noticed(tiny_checkpoint: Path) -> N
     )
     with pytest.raises(ParityError, match="differ by nan"):
         check_parity(checkpoint, slim_model(checkpoint, checkpoint.layout), SOURCES)
+
+
+def test_a_wrong_order_of_heads_is_noticed(tiny_checkpoint: Path) -> None:
+    """Also with all heads open."""
+    checkpoint = load_checkpoint(tiny_checkpoint)
+    ordered = OrderedHeads.nested(checkpoint, [random_layout(checkpoint.architecture, 3)], None)
+    model = slim_model(checkpoint, checkpoint.layout, ordered)
+    assert model.reordered
+    assert 0 < check_parity(checkpoint, model, SOURCES) <= TOLERANCE
+    for name in [name for name in model.tensors if name.endswith("attn.out_proj.weight")]:
+        model.tensors[name] = checkpoint.tensors[name]  # columns by the heads' numbers; W_V has them in another order
+    with pytest.raises(ParityError, match="differ"):
+        check_parity(checkpoint, model, SOURCES)
 
 
 def test_slimming_a_slim_checkpoint_further(tiny_checkpoint: Path) -> None:

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.bundles import bundle_at
 from tests.manifests import changed_manifest
 from tests.once import Once
 
-from hmc.artifact import InvalidRequestError, Precision
-from hmc.engine.support import Executor
+from hmc.artifact import InvalidRequestError, Precision, load_checkpoint, read_manifest, save_checkpoint, validate
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.artifact.program.operations import AttendSource, read_program
+from hmc.compiler import LevelRequest, compile_bundle
+from hmc.engine.support import EXECUTORS, Executor
 from hmc.serving import DecodeOptions, Sampling, Translation, Translator
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
@@ -36,10 +40,16 @@ OPTIONS = {
 
 
 def translated(
-    bundle: Path, level: str, executor: Executor, options: DecodeOptions, prefix: str = ""
+    bundle: Path, level: str, executor: Executor, options: DecodeOptions, prefix: str = "", wrong: float = 0.0
 ) -> list[Translation]:
+    """wrong: the planted error, by which share the weights of one layer of the reference executor are too large."""
     prefixes = [prefix] * len(TEXTS) if prefix else []
     with Translator(bundle, level, device="cpu", threads=1, workers=1, executor=executor) as translator:
+        if wrong:
+            tensors = translator._engine.sessions.program.tensors  # type: ignore[attr-defined]
+            scale = "decoder.layers.0.fc2.weight_scale"
+            name = scale if scale in tensors else scale.removesuffix("_scale")
+            tensors[name] = tensors[name] * np.float32(1 + wrong)
         return translator.translate(TEXTS, options, prefixes, segmentation="none")
 
 
@@ -59,6 +69,53 @@ def assert_same(one: list[Translation], other: list[Translation], tolerance: flo
 def test_every_option(lively_bundle: Path, level: str, name: str) -> None:
     ours = translated(lively_bundle, level, "reference", OPTIONS[name])
     assert_same(ours, translated(lively_bundle, level, "onnxruntime", OPTIONS[name]), 1e-4)
+
+
+@pytest.fixture(scope="module")
+def unordered(lively_bundle: Path, lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The levels full and h12, each from a checkpoint that holds nothing to order heads by."""
+    folder = tmp_path_factory.mktemp("unordered")
+    checkpoint, requests = load_checkpoint(lively_checkpoint).without_scores(), []
+    for name in ("full", "h12"):
+        save_checkpoint(checkpoint, folder / name)
+        requests.append(LevelRequest(folder / name, read_manifest(lively_bundle).level(name).layout, name))
+    compile_bundle(requests, folder / "bundle")
+    return folder / "bundle"
+
+
+@pytest.mark.parametrize("level", ["full", "h12"])
+def test_the_order_of_heads_changes_no_answer(lively_bundle: Path, unordered: Path, level: str) -> None:
+    """Heads keep their names: also what each one looks at stays."""
+    heads = {
+        bundle: [each.original for each in read_program(bundle, level).step if isinstance(each, AttendSource)]
+        for bundle in (lively_bundle, unordered)
+    }
+    assert heads[unordered] == [tuple(sorted(row)) for row in heads[unordered]]
+    assert level != "full" or heads[lively_bundle] != heads[unordered]
+    for layer, row in enumerate(read_manifest(unordered).level(level).layout.cross):
+        for head in row:
+            options = DecodeOptions(
+                beam_size=1, alignment=True, token_scores=True, attention_heads=(f"cross.{layer}.{head}",)
+            )
+            expected = translated(unordered, level, "onnxruntime", options)
+            for executor in EXECUTORS:
+                assert_same(translated(lively_bundle, level, executor, options), expected, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["beam 4", "alignment"])
+def test_a_wrong_weight_is_noticed(lively_bundle: Path, name: str) -> None:
+    """The planted error beside the tolerances of scores, token scores and attention."""
+    theirs = translated(lively_bundle, "full", "onnxruntime", OPTIONS[name])
+    ours = translated(lively_bundle, "full", "reference", OPTIONS[name], wrong=0.02)
+    assert [each.text for each in ours] == [each.text for each in theirs], "the texts do not show it"
+    with pytest.raises(AssertionError, match="comparison failed"):
+        assert_same(ours, theirs, 1e-4)
+    tokens = [token for each in ours for token in each.tokens]
+    others = [token for each in theirs for token in each.tokens]
+    assert [each.score for each in tokens] != pytest.approx([each.score for each in others], abs=1e-3)
+    if name == "alignment":
+        looked = [[each.attention for each in found] for found in (tokens, others)]
+        assert looked[0] != [pytest.approx(each, abs=1e-3) for each in looked[1]]
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -102,8 +159,18 @@ def test_shortlists(listed_bundle: Path, level: str, name: str) -> None:
     theirs = translated(listed_bundle, level, "onnxruntime", OPTIONS[name])
     if level == "full-shortlist":
         assert_same(ours, theirs, 1e-4)
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.text != other.text or one.score == pytest.approx(other.score, abs=0.05)
+    assert_near(ours, theirs, 0.05)
+    wrong = translated(listed_bundle, level, "reference", OPTIONS[name], wrong=0.3)
+    with pytest.raises(AssertionError):  # the planted error
+        assert_near(wrong, theirs, 0.05)
+
+
+def assert_near(one: list[Translation], other: list[Translation], tolerance: float) -> None:
+    """Most texts are equal, and then the scores differ by rounding."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a.text == b.text]
+    assert len(pairs) >= len(one) // 2
+    for first, second in pairs:
+        assert first.score == pytest.approx(second.score, abs=tolerance)
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +184,10 @@ def test_sixteen_bits_on_a_cpu(halves: Path, lively_bundle: Path, level: str) ->
     """Levels for CUDA run too: that is what kernels are compared with."""
     ours = translated(halves, level, "reference", DecodeOptions(beam_size=1))
     exact = translated(lively_bundle, "full", "reference", DecodeOptions(beam_size=1))
-    for one, other in zip(ours, exact, strict=True):
-        if one.text == other.text:
-            assert one.score == pytest.approx(other.score, abs=0.1)
-    assert any(one.text == other.text for one, other in zip(ours, exact, strict=True))
+    assert_near(ours, exact, 0.1)
+    wrong = translated(halves, level, "reference", DecodeOptions(beam_size=1), wrong=0.3)
+    with pytest.raises(AssertionError):  # the planted error
+        assert_near(wrong, exact, 0.1)
 
 
 def test_what_it_does_not_run(halves: Path, lively_bundle: Path, tmp_path: Path) -> None:
@@ -136,6 +203,15 @@ def test_what_it_does_not_run(halves: Path, lively_bundle: Path, tmp_path: Path)
             level["files"] = {name: digest for name, digest in level["files"].items() if "/program." not in name}
     with pytest.raises(InvalidRequestError, match="level 'full' has no step program; compile the bundle again"):
         Translator(old, "full", executor="reference")
+
+
+def test_weights_of_a_wider_level_that_were_changed(lively_bundle: Path, tmp_path: Path) -> None:
+    changed = Path(shutil.copytree(lively_bundle, tmp_path / "b"))
+    manifest, program = validate(changed), read_program(changed, "h12")
+    wider = next(p.file for p in program.tensors.values() if p.file not in manifest.level("h12").files)
+    (changed / wider).write_bytes((changed / wider).read_bytes()[::-1])
+    with pytest.raises(FailedPreconditionError, match=f"{wider} has changed since this bundle was opened"):
+        Translator(changed, "h12", executor="reference", manifest=manifest)
 
 
 def test_a_server(lively_bundle: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from hmc.artifact.bundle.external_data import GraphFile
@@ -54,11 +54,12 @@ def _problems(path: Path, manifest: Manifest) -> list[str]:
     digests, contradictions = _digests([*(level.files for level in manifest.levels), manifest.tokenizer_files])
     broken = {name: found for name, digest in sorted(digests.items()) if (found := _file_problems(path, name, digest))}
     problems += contradictions + [problem for found in broken.values() for problem in found]
+    sizes = {name: (path / name).stat().st_size for name in digests if (path / name).is_file()}
     for level in manifest.levels:
         graphs = sorted(name for name in level.files if name.endswith(GRAPH) and name not in broken)
         problems += [problem for graph in graphs for problem in _weight_problems(path, level, graph)]
         if program_path(level.name) in level.files.keys() - broken:
-            problems += _program_problems(path, level, manifest.architecture)
+            problems += _program_problems(path, level, manifest.architecture, sizes)
     return problems
 
 
@@ -100,13 +101,12 @@ def _weight_problems(root: Path, level: Level, graph: str) -> list[str]:
     ]
 
 
-def _program_problems(root: Path, level: Level, arch: Architecture) -> list[str]:
-    """What is wrong with a level's step program."""
+def _program_problems(root: Path, level: Level, arch: Architecture, sizes: Mapping[str, int]) -> list[str]:
+    """What is wrong with a level's step program. sizes: of the files of all levels, as `file_problems` takes them."""
     try:
         program = read_program(root, level.name)
     except InvalidArtifactError as error:
         return error.problems
-    sizes = {name: (root / name).stat().st_size for name in level.files if (root / name).is_file()}
     problems = program_problems(program, arch) + file_problems(program, sizes)
     return [f"level {level.name}: {program_path(level.name)} {problem}" for problem in problems]
 

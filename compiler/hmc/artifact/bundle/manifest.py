@@ -134,8 +134,8 @@ class Level(Strict):
     source_checkpoint: str
     """sha256 digest of the checkpoint (see `checkpoint_digest`)."""
     files: dict[str, str]
-    """Path within the bundle → sha256, of the graphs and every weight file that they read. Decoder variants may be
-    missing."""
+    """Path within the bundle → sha256, of the graphs, the step program and every weight file that they read. Decoder
+    variants may be missing. A program may also read weights of wider levels, which those list."""
     shortlist: str | None = None
     """Path within the bundle of the `Lexicon` for vocabulary shortlists; None: the level has none."""
     fp32_layers: tuple[str, ...] = Field(default=(), exclude_if=lambda layers: not layers)
@@ -190,6 +190,11 @@ class Manifest(Strict):
         """Name → sha256 of every tokenizer file."""
         digests = self.tokenizer_sha256
         return {TOKENIZER: digests} if isinstance(digests, str) else dict(digests)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Path within the bundle → sha256, of the files of all levels."""
+        return {name: digest for level in self.levels for name, digest in level.files.items()}
 
     def level(self, name: str) -> Level:
         """The level called `name`. Raises LevelNotFoundError that lists the names there are."""

@@ -15,7 +15,7 @@ from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.heads import KINDS, HeadLayout, HeadOrder
 from hmc.artifact.model.layers import (
     NONE_REMOVED,
     RemovedLayers,
@@ -26,19 +26,38 @@ from hmc.artifact.model.layers import (
 )
 
 
-def slim_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout, target: HeadLayout) -> Tensors:
+def slim_tensors(
+    tensors: Tensors, arch: Architecture, current: HeadLayout, target: HeadLayout, order: HeadOrder | None = None
+) -> Tensors:
     """Tensors of layout `current` → tensors of layout `target`, which must be contained in it.
 
     A layer that keeps all heads keeps its arrays. A layer that keeps some gets sliced copies. A layer that keeps none
-    has only the bias of W_O and its norm. Raises InvalidRequestError that names a head which `current` lacks.
+    has only the bias of W_O and its norm. order: that in which `tensors` have the heads of `current`, and keep them;
+    None: by their numbers. Raises InvalidRequestError that names a head which `current` lacks.
     """
-    kept = current.restrict(target)
+    current.restrict(target)
+    rows: HeadOrder = order or current
     slim = dict(tensors)
     for kind in KINDS:
-        for layer, positions in enumerate(kept[kind]):
-            if len(positions) < len(current[kind][layer]):
+        for layer, kept in enumerate(target[kind]):
+            if len(kept) < len(current[kind][layer]):
+                positions = [place for place, head in enumerate(rows[kind][layer]) if head in kept]
                 _keep(slim, arch.attention(kind, layer), positions)
     return slim
+
+
+def reordered_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, order: HeadOrder) -> Tensors:
+    """Tensors of a layout with the heads of each layer in another order, which computes the same up to rounding.
+
+    A layer whose order does not change keeps its arrays.
+    """
+    reordered = dict(tensors)
+    for kind in KINDS:
+        for layer, there in enumerate(layout[kind]):
+            positions = [there.index(head) for head in order[kind][layer]]
+            if positions != sorted(positions):
+                _keep(reordered, arch.attention(kind, layer), positions)
+    return reordered
 
 
 def slim_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -127,8 +127,35 @@ class HeadLayout:
         return {k: [[mine.index(i) for i in row] for mine, row in zip(self[k], other[k], strict=True)] for k in KINDS}
 
 
+class HeadOrder(Protocol):
+    """Kind → for each layer, heads by their original indices, in the order in which tensors have them. That of a
+    `HeadLayout` is ascending."""
+
+    def __getitem__(self, kind: Kind, /) -> Sequence[Sequence[int]]: ...
+
+
 HeadScores = Mapping[Kind, npt.NDArray[np.float32]]
 """A score per head: kind → array `[layers, heads]` (log α, importance …), at original head indices."""
+
+
+def nested_order(layouts: Iterable[HeadLayout], scores: HeadScores | None = None) -> dict[Kind, list[list[int]]]:
+    """All heads that a layout has: those of the smallest layout first, then those that the next one adds.
+
+    The heads of a layout that contains all smaller ones are then the first of every layer. Among the heads that a
+    layout adds, those of higher score come first; without scores, or of equal ones, those of lower index. So the heads
+    of a layout that was chosen by its scores are the first ones too, whether it is among `layouts` or not.
+    """
+    order: dict[Kind, list[list[int]]] = {}
+    for layout in sorted(layouts, key=lambda each: each.total):
+        for kind in KINDS:
+            rows = order.setdefault(kind, [[] for _ in layout[kind]])
+            for layer, heads in enumerate(layout[kind]):
+                added = [head for head in heads if head not in rows[layer]]
+                if scores is not None:
+                    by_head = scores[kind][layer]
+                    added.sort(key=lambda head: -float(by_head[head]))
+                rows[layer] += added
+    return order
 
 
 def rank_heads(scores: HeadScores, layout: HeadLayout) -> list[Head]:

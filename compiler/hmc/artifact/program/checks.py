@@ -78,6 +78,8 @@ class _Check:
                 self._say(f"{operation.product.outputs} logits: the vocabulary has {self.arch.vocab_size}")
         else:
             inner = operation.heads * operation.width
+            if not isinstance(operation, StoreSource):
+                self._heads(operation)
             parts = {"attend_self": 3, "attend_encoder": 3, "attend_source": 1, "store_source": 2}[operation.kind]
             if self._read(operation.input) != parts * inner:
                 self._say(f"{operation.input} has the width {self._read(operation.input)}, not {parts} · {inner}")
@@ -88,6 +90,13 @@ class _Check:
                 planes[operation.plane] = (operation.heads, operation.width)
             if not isinstance(operation, StoreSource):
                 self._write(operation.output, inner)
+
+    def _heads(self, operation: AttendSelf | AttendSource | AttendEncoder) -> None:
+        named = set(operation.original)
+        if named and (not len(named) == len(operation.original) == operation.heads or max(named) >= self.arch.heads):
+            self._say(
+                f"{operation.heads} heads are {list(operation.original)}: each needs a number below {self.arch.heads}"
+            )
 
     def _linear(self, operation: FusedLinear) -> None:
         d = self.arch.d_model
@@ -152,14 +161,14 @@ class _Check:
 
 
 def file_problems(program: Program, sizes: Mapping[str, int]) -> list[str]:
-    """Files that a program reads and its level does not list, and tensors that lie outside of their files.
+    """Files that a program reads and no level lists, and tensors that lie outside of their files.
 
-    sizes: path within the bundle → bytes, of the level's files.
+    sizes: path within the bundle → bytes, of the files of all levels.
     """
     problems = []
     unlisted = {place.file for place in program.tensors.values()} - sizes.keys()
     problems += [f"reads {file}, which is not listed" for file in sorted(unlisted)]
     for name, place in program.tensors.items():
-        if place.file in sizes and place.offset + place.bytes > sizes[place.file]:
+        if place.file in sizes and place.end > sizes[place.file]:
             problems.append(f"tensor {name} ends after {place.file}")
     return problems

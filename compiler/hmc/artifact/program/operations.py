@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from hmc.artifact.errors import InvalidArtifactError, field_problems
 from hmc.artifact.model.architecture import Activation
@@ -37,15 +37,34 @@ class TensorPlace(_Strict):
     """Where a tensor lies in the bundle: little-endian, in C order."""
 
     file: str
-    """Path within the bundle."""
+    """Path within the bundle. It may be a weight of a wider level, of which this level has the first rows or columns.
+    """
     offset: NonNegativeInt = 0
+    """Of the first element, in bytes."""
     shape: tuple[PositiveInt, ...]
     type: ElementType
+    leading: PositiveInt | None = None
+    """Elements from the beginning of a row to that of the next, of a matrix that has only some columns of what the file
+    holds. None: the rows follow each other."""
 
     @property
     def bytes(self) -> int:
         """Its size."""
         return prod(self.shape) * BYTES[self.type]
+
+    @property
+    def end(self) -> int:
+        """The byte of the file that follows its last one."""
+        if self.leading is None:
+            return self.offset + self.bytes
+        rows, columns = self.shape
+        return self.offset + ((rows - 1) * self.leading + columns) * BYTES[self.type]
+
+    @model_validator(mode="after")
+    def _rows_lie_apart(self) -> TensorPlace:
+        if self.leading is not None and (len(self.shape) != 2 or self.leading < self.shape[1]):
+            raise ValueError(f"a leading dimension of {self.leading} does not fit the shape {list(self.shape)}")
+        return self
 
 
 class Range(_Strict):
@@ -135,6 +154,10 @@ class _Attention(_Strict):
     heads: PositiveInt
     width: PositiveInt
     """D, of each head."""
+    original: tuple[NonNegativeInt, ...] = ()
+    """The heads by their numbers in the unpruned model, in the order in which weights and values have them: those that
+    narrower levels keep come first. Empty, in programs that were written before there was an order: by their numbers.
+    """
     scale: float
     """Of scores: 1 / √D."""
     query: Range | None = None

@@ -29,6 +29,7 @@ from hmc.compiler.bundle.requests import LINES, SENTENCES, LevelRequest, check_l
 from hmc.compiler.checks.parity import TOLERANCE
 from hmc.compiler.checks.runner import Ids
 from hmc.compiler.lexicon import ShortlistText, encode_line, lexicon_of
+from hmc.compiler.nesting import share_weights
 from hmc.compiler.pipeline import ChosenLevel, LevelSource, Sentences, compile_level
 from hmc.compiler.serialize import BundleFolder
 
@@ -119,8 +120,8 @@ class BundleBuilder:
         return self._sources[path].checkpoint
 
     def prepare(self, plan: Iterable[tuple[LevelRequest, Precision, bool]]) -> None:
-        """Checks levels before any of them is compiled, and learns the lexicon if one of them has
-        shortlists.
+        """Checks levels before any of them is compiled, and learns the lexicon if one of them has shortlists. Heads are
+        then ordered so that the weights of narrower levels are parts of those of wider ones.
 
         plan: (request, precision, whether with vocabulary shortlists). Raises InvalidRequestError for the first level
         that cannot be compiled, or whose name is taken.
@@ -130,6 +131,7 @@ class BundleBuilder:
             name = self._check(request, precision, with_shortlist=with_shortlist)
             _check_free(name, names)
             names.add(name)
+            self._sources[request.checkpoint].planned.append((self._layout(request), precision))
         if any(with_shortlist for _, _, with_shortlist in plan):
             _ = self._lexicon
 
@@ -180,6 +182,7 @@ class BundleBuilder:
         """
         for name in self.levels.keys() - {level.name for level in levels}:
             self.discard(name)
+        levels = share_weights(self.folder, levels)
         write_manifest(self.manifest(levels, default, **provenance), self.folder)
         self.progress("validate")
         manifest = validate(self.folder)
@@ -201,7 +204,9 @@ class BundleBuilder:
 
     def _check(self, request: LevelRequest, precision: Precision, *, with_shortlist: bool) -> str:
         """The name of a level that can be compiled. Raises InvalidRequestError for one that cannot."""
-        checkpoint, layout = self._sources[request.checkpoint].checkpoint, self._layout(request)
+        source, layout = self._sources[request.checkpoint], self._layout(request)
+        source.rank_by = source.rank_by or request.rank_by
+        checkpoint = source.checkpoint
         check_level(
             precision, self._sentences.calibration, with_shortlist=with_shortlist, device_form=self._device_form
         )

@@ -133,7 +133,9 @@ def _rounding_errors(model: SlimModel, calibration: Calibration, derived: Derive
     runner.close()
     met = {name: np.concatenate(values) for name, values in rows.items()}
     errors = {
-        name: _of_linear(met[name], linears.weights[name], ranges[name]) for name in met if name in linears.weights
+        name: _of_linear(met[name], linears.weights[name], ranges[name], derived)
+        for name in met
+        if name in linears.weights
     }
     for layer in {_attention(name) for name in met} - {None}:
         parts = {part: met[f"{layer}.{part}"].reshape(-1, arch.head_dim) for part in PARTS}
@@ -141,9 +143,9 @@ def _rounding_errors(model: SlimModel, calibration: Calibration, derived: Derive
     return errors
 
 
-def _of_linear(x: npt.NDArray[np.float32], weight: Array, found: ActivationRange) -> float:
+def _of_linear(x: npt.NDArray[np.float32], weight: Array, found: ActivationRange, derived: DerivedArrays) -> float:
     """x `[N, in]`, weight `[out, in]`."""
-    integers, scales = quantize_columns(weight)
+    integers, scales = derived.of(quantize_columns, weight)
     return _share_of_variance(found.rounded(x) @ (integers * scales), x @ weight.T.astype(np.float32))
 
 

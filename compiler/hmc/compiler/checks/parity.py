@@ -28,8 +28,8 @@ def check_parity(
 ) -> float:
     """The largest absolute difference of log-probabilities between the slim and the masked graph, in fp32.
 
-    Both run along the slim graph's greedy translations of `sentences` (ids with EOS). Where no head is closed and none
-    was widened, both would be the same graph, so the slim one only has to give numbers. Raises ParityError above
+    Both run along the slim graph's greedy translations of `sentences` (ids with EOS). Where no head is closed,
+    moved or widened, both would be the same graph, so the slim one only has to give numbers. Raises ParityError above
     TOLERANCE.
     """
     arch, layout = checkpoint.architecture, checkpoint.layout
@@ -39,7 +39,7 @@ def check_parity(
     targets, reached = runner.greedy_log_probs(sentences, limit)
     runner.close()  # before the next one is opened
     found = [_difference(scores, scores, targets, position) for position, scores in enumerate(reached)]
-    if slim.layout != layout or slim.arch != arch:
+    if slim.layout != layout or slim.arch != arch or slim.reordered:
         masked = masked_tensors(checkpoint.tensors, arch, layout, slim.layout)
         runner = GraphRunner.author(arch, layout, masked, linears)
         steps = enumerate(zip(reached, runner.log_probs_by_step(sentences, targets, once=True), strict=True))

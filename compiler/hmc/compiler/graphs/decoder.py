@@ -12,7 +12,7 @@ import onnx_ir as ir
 from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, Variant
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.heads import HeadLayout, HeadOrder
 from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.graphs.attention import NodeAttention, RowAttention, states_by_row
 from hmc.compiler.graphs.blocks import Author
@@ -32,6 +32,7 @@ def author_decoder(
     variant: Variant | None = None,
     with_shortlist: bool = False,
     device_form: bool = False,
+    order: HeadOrder | None = None,
 ) -> GraphBuilder:
     """Writes a decoder step of R rows; the k = R / B beams of a sentence are neighbouring rows.
 
@@ -40,7 +41,7 @@ def author_decoder(
     (`draw_tokens`); both penalise repetition (`penalise_repetition`). with_shortlist: candidates come from vocabulary
     shortlists (`Shortlist` describes the additional inputs). device_form: few launches, for a device. Only
     such levels have "search_greedy" and "search_beam": these hold the search, and `author_search` lists their inputs
-    and outputs.
+    and outputs. order: that in which `tensors` have the heads; None: by their numbers.
 
     Inputs:
 
@@ -61,7 +62,8 @@ def author_decoder(
     - `present_key_l`, `present_value_l`, shaped as the past. They may be the same buffers, written in place.
     - "greedy" with 8-bit caches: `present_cross_key_l`, `present_cross_value_l`. Bind them to the buffers of the
       inputs: then nothing is written; else they are copied.
-    - "attention": `attention` `[B, H, k, S]` fp32, the attention weights of all H open cross heads, layer by layer.
+    - "attention": `attention` `[B, H, k, S]` fp32, the attention weights of all H open cross heads, layer by layer, by
+      their numbers.
 
     Element types of caches are those in which `linears` keeps them.
     """
@@ -87,8 +89,14 @@ def author_decoder(
     if variant == "sampling":
         draw_tokens(g, log_probs, best, shortlist)
     if weights:
-        heads, by_layer = sum(map(len, layout.cross)), [weights[layer] for layer in sorted(weights)]
-        g.output(g.op("Concat", by_layer, axis=1), "attention", "float32", ["B", heads, "k", "S"])
+        heads = sum(map(len, layout.cross))
+        joint = g.op("Concat", [weights[layer] for layer in sorted(weights)], axis=1)
+        rows = (order or layout)["cross"]
+        names = [(layer, head) for layer in sorted(weights) for head in rows[layer]]
+        places = sorted(range(heads), key=names.__getitem__)
+        if places != list(range(heads)):
+            joint = g.op("Gather", [joint, g.ints(*places)], axis=1)
+        g.output(joint, "attention", "float32", ["B", heads, "k", "S"])
     return g
 
 

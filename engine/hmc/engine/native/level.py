@@ -305,7 +305,8 @@ class NativeBatch:
     def step(self, tokens: npt.NDArray[Any], *, attention: bool = False) -> tuple[Float32, list[Float32]]:
         """One step whose search is the caller's. tokens `[R]`: the last of each row.
 
-        Returns logits `[R, V]`, and for each cross-attention weights `[R, H, S]`, 0 behind the end of a source."""
+        Returns logits `[R, V]`, and for each cross-attention weights `[R, H, S]`, 0 behind the end of a source. Heads are
+        in the order of their numbers in the unpruned model."""
         read = np.ascontiguousarray(tokens, np.int32)
         rows = self.count * self.rows
         if read.shape != (rows,):
@@ -320,7 +321,8 @@ class NativeBatch:
         first = 0
         for each in self.level.attentions if heads else ():
             last = first + rows * each.heads
-            found.append(weights[first:last].reshape(rows, each.heads, longest))
+            of_layer = weights[first:last].reshape(rows, each.heads, longest)
+            found.append(of_layer[:, np.argsort(each.original)] if each.original else of_layer)
             first = last
         return logits, found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,16 @@ class ProgramSessions(LevelSessions):
 
     @classmethod
     def open_program(
-        cls, bundle: Path, arch: Architecture, level: Level, executor: Executor, threads: int = 1
+        cls,
+        bundle: Path,
+        arch: Architecture,
+        level: Level,
+        digests: Mapping[str, str],
+        executor: Executor,
+        threads: int = 1,
     ) -> ProgramSessions:
-        """Opens a level. threads: of each batch; 0: one for each physical core that this process may use.
+        """Opens a level. digests: path within the bundle → sha256, of the files of all levels: a program may read
+        weights of wider ones. threads: of each batch; 0: one for each physical core that this process may use.
 
         Raises InvalidRequestError where the executor cannot run it, InvalidArtifactError for files that cannot be read,
         and FailedPreconditionError for files that have changed since the bundle was validated.
@@ -62,7 +70,7 @@ class ProgramSessions(LevelSessions):
             )
         for name in level.files:
             if not name.endswith(".onnx"):
-                check_unchanged(bundle, name, level.files)
+                check_unchanged(bundle, name, digests)
         opened = cls(arch, level, Device("cpu"), None, scores_wanted=True)
         opened.threads = min(threads or cores(), MOST_THREADS)
         try:
@@ -74,11 +82,13 @@ class ProgramSessions(LevelSessions):
             raise InvalidArtifactError(
                 f"level {level.name}", [f"{error.filename} cannot be read: {error.strerror}"], "Let this user read it."
             ) from error
+        read = {place.file for place in opened.program.program.tensors.values()}
+        for name in sorted(read - level.files.keys()):
+            check_unchanged(bundle, name, digests)
         if isinstance(opened.program, NativeLevel):
             opened.weights = {f"{level.name} (native)": opened.program.bytes}
         else:
-            places = opened.program.program.tensors.values()
-            opened.weights = {place.file: (bundle / place.file).stat().st_size for place in places}
+            opened.weights = {name: (bundle / name).stat().st_size for name in read}
         if level.shortlist:
             opened.lexicon = Lexicon.load(bundle / level.shortlist, arch)
         return opened
