@@ -127,8 +127,8 @@ def command(
         workers=workers,
         threads=threads,
     )
-    kept = f"what is in {out} is kept; the same command goes on"  # while it reads the text: then `distill` says more
-    with stoppable(lambda: kept), translating(open_console(stderr=True)) as (report, step):
+    said = f"what is in {out} is kept; the same command goes on"  # while it reads the text: then `distill` says more
+    with stoppable(lambda: said), translating(open_console(stderr=True)) as (report, step):
         found = distill(
             checkpoint,
             source,

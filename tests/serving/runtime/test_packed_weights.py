@@ -33,7 +33,7 @@ OPTIONS = (
 
 
 def open_level(bundle: Path, level: str, cache: str | Path) -> Translator:
-    return Translator(bundle, level, device="cpu", threads=1, max_rows=16, cache=cache)
+    return Translator(bundle, level, device="cpu", threads=1, max_rows=16, cache=cache, executor="onnxruntime")
 
 
 def translations(bundle: Path, level: str, cache: str | Path) -> list[list[Translation]]:

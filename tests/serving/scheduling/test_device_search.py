@@ -61,7 +61,7 @@ def sources(bundle: Path) -> list[list[int]]:
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets every request that follows search on the host."""
-    return lambda: monkeypatch.setattr(planning, "why_on_host", lambda *_: "a test asks for it")
+    return lambda: monkeypatch.setattr(planning, "why_on_host", lambda *_, **__: "a test asks for it")
 
 
 @pytest.fixture

@@ -305,8 +305,8 @@ class NativeBatch:
     def step(self, tokens: npt.NDArray[Any], *, attention: bool = False) -> tuple[Float32, list[Float32]]:
         """One step whose search is the caller's. tokens `[R]`: the last of each row.
 
-        Returns logits `[R, V]`, and for each cross-attention weights `[R, H, S]`, 0 behind the end of a source. Heads are
-        in the order of their numbers in the unpruned model."""
+        Returns logits `[R, V]`, and for each cross-attention weights `[R, H, S]`, 0 behind the end of a source, in the
+        order of the heads' numbers in the unpruned model."""
         read = np.ascontiguousarray(tokens, np.int32)
         rows = self.count * self.rows
         if read.shape != (rows,):
