@@ -54,7 +54,7 @@ def _problems(path: Path, manifest: Manifest) -> list[str]:
     digests, contradictions = _digests([*(level.files for level in manifest.levels), manifest.tokenizer_files])
     broken = {name: found for name, digest in sorted(digests.items()) if (found := _file_problems(path, name, digest))}
     problems += contradictions + [problem for found in broken.values() for problem in found]
-    sizes = {name: (path / name).stat().st_size for name in digests if (path / name).is_file()}
+    sizes = {name: (path / name).stat().st_size for name in digests.keys() - broken.keys()}
     for level in manifest.levels:
         graphs = sorted(name for name in level.files if name.endswith(GRAPH) and name not in broken)
         problems += [problem for graph in graphs for problem in _weight_problems(path, level, graph)]
