@@ -6,13 +6,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.processes import environment
 
 from hmc.artifact import stopping
 from hmc.artifact.stopping import Stopped, at_once, defer_from_now, deferred, noted, stoppable
+
+
+@pytest.fixture(autouse=True)
+def usual_handlers() -> Iterator[None]:
+    """As in a program that runs in the foreground: what a shell starts in the background ignores Ctrl-C."""
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def send(number: int = signal.SIGTERM) -> None:

@@ -70,15 +70,25 @@ def command(
     if json_output:
         typer.echo(levels_as_json(levels))
         return
-    _show(open_console(), levels, _without_programs(bundle) if bundle is not None else [])
+    _show(open_console(), levels, [_executors(bundle)] if bundle is not None else [])
 
 
-def _without_programs(bundle: Path) -> list[str]:
-    """Levels that have graphs and no step program."""
+def _executors(bundle: Path) -> str:
+    """What runs which level on a CPU of this machine."""
     from hmc.artifact.bundle.manifest import read_manifest
-    from hmc.artifact.program.operations import program_path
+    from hmc.engine.native import library
+    from hmc.engine.support import executor_of
 
-    return [level.name for level in read_manifest(bundle).levels if program_path(level.name) not in level.files]
+    built = library.best() is not None
+    native = [
+        level.name
+        for level in read_manifest(bundle).levels
+        if executor_of(level, "auto", cpu=True, native=built) == "native"
+    ]
+    if native:
+        return f"On a CPU the native executor runs {', '.join(native)}; ONNX Runtime runs all others."
+    why = "" if built else ": this installation has no native executor"
+    return f"ONNX Runtime runs all levels{why}."
 
 
 def _print_program(bundle: Path | None, level: str, json_output: bool) -> None:
@@ -136,7 +146,7 @@ SPARED = (("parameters", "chrF"), ("enc/dec/cross", "p95 ms", "live p95 ms"))
 """Columns that narrow terminals go without: first these, then those too. On still narrower ones a level has lines."""
 
 
-def _show(console: Console, levels: LevelList, graphs_alone: list[str]) -> None:
+def _show(console: Console, levels: LevelList, executors: list[str]) -> None:
     """Prints the title, the levels, in a form that the console has room for, and notes. Nothing is cut."""
     from rich.measure import Measurement
     from rich.padding import Padding
@@ -162,9 +172,7 @@ def _show(console: Console, levels: LevelList, graphs_alone: list[str]) -> None:
     notes = [*_measured(levels)]
     if levels.memory_bytes:
         notes.append(f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory.")
-    if graphs_alone:
-        notes.append(f"Without a step program, so that ONNX Runtime runs them: {', '.join(graphs_alone)}.")
-    for line in (*notes, *_order(levels), *_devices(levels)):
+    for line in (*notes, *executors, *_order(levels), *_devices(levels)):
         console.print(Text(line, style="italic"))
 
 

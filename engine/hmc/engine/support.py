@@ -10,13 +10,25 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Literal, get_args
 
+from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.precisions import Precision
+from hmc.artifact.program.operations import program_path
 
 Executor = Literal["onnxruntime", "native", "reference"]
 """What runs a level: `onnxruntime` its graphs, `native` its step program in C, `reference` the same in NumPy."""
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 AnyExecutor = Executor | Literal["auto"]
 """`auto`: the one that is best for the level on this machine."""
+
+
+def executor_of(level: Level, asked: AnyExecutor, *, cpu: bool, native: bool) -> Executor:
+    """What runs a level where `asked` is "auto": the native executor for int8 on a CPU, where it was built (`native`)
+    and the level has a program and no shortlist; else ONNX Runtime. Nothing else decides: no batch and no measurement,
+    so two servers of a kind answer alike."""
+    if asked != "auto":
+        return asked
+    runs = level.precision == "int8" and program_path(level.name) in level.files and not level.shortlist
+    return "native" if cpu and native and runs else "onnxruntime"
 
 
 class Place(Enum):

@@ -13,7 +13,8 @@ from types import TracebackType
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
-from hmc.engine.support import EXECUTORS, AnyExecutor
+from hmc.engine.native import library
+from hmc.engine.support import EXECUTORS, AnyExecutor, executor_of
 from hmc.serving.documents.dividing import Divided
 from hmc.serving.documents.in_turn import InTurn
 from hmc.serving.documents.local import translate_texts
@@ -24,7 +25,7 @@ from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, Device, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of, parse_budget
 from hmc.serving.runtime.packed_weights import cache_folder
-from hmc.serving.runtime.programs import ProgramSessions, executor_of
+from hmc.serving.runtime.programs import ProgramSessions
 from hmc.serving.runtime.sessions import LevelSessions, in_device_form
 from hmc.serving.runtime.threads import check_threads
 from hmc.serving.scheduling.division import Division, given_division, measured_division
@@ -85,7 +86,9 @@ class Translator:
         else:
             chosen = resolve_devices(device, self.level)
         self.device = ",".join(map(str, chosen))
-        self.executor = runs = executor_of(self.level, executor, cpu=self.device == "cpu")
+        self.executor = runs = executor_of(
+            self.level, executor, cpu=self.device == "cpu", native=library.best() is not None
+        )
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
         self._codec = Codec(self._tokenizer, arch)

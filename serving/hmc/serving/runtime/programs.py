@@ -14,20 +14,11 @@ from hmc.artifact.program.operations import program_path
 from hmc.engine.native import library
 from hmc.engine.native.level import MOST_THREADS, NativeLevel
 from hmc.engine.reference import ReferenceLevel
-from hmc.engine.support import PRECISIONS_OF, AnyExecutor, Executor
+from hmc.engine.support import PRECISIONS_OF, Executor
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.graphs import check_unchanged
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.runtime.threads import cores
-
-
-def executor_of(level: Level, asked: AnyExecutor, *, cpu: bool) -> Executor:
-    """What runs a level where `asked` is "auto": the native executor for int8 on a CPU, where it was built and the
-    level has a program and no shortlist; else ONNX Runtime. It depends on nothing but the level and this machine."""
-    if asked != "auto":
-        return asked
-    runs = level.precision == "int8" and program_path(level.name) in level.files and not level.shortlist
-    return "native" if cpu and runs and library.best() is not None else "onnxruntime"
 
 
 class ProgramSessions(LevelSessions):
