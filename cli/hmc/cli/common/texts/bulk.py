@@ -37,8 +37,8 @@ def write_bulk(
     if where.bundle is None or chosen_server(where.server, where.bundle) is not None:
         raise InvalidRequestError("--engine translates with a bundle: give --bundle DIR, and no --server")
     where.check_no_server("--engine")
-    if where.executor != "onnxruntime":
-        raise InvalidRequestError("--executor is not for --engine, which runs graphs: leave one of them out")
+    if where.executor != "auto":
+        raise InvalidRequestError("--executor is not for --engine, which chooses its own: leave one of them out")
     if not files or "-" in files or out is None:
         raise InvalidRequestError("--engine needs --source FILE, which a run that goes on reads again, and --out DIR")
     if not is_url(out):
