@@ -14,7 +14,10 @@ from hmc.compiler.precisions.linears import FloatLinears
 from hmc.compiler.weights import SlimModel
 
 TOLERANCE = 1e-4
-"""Largest difference of fp32 log-probabilities. The two graphs add in different orders; nothing else differs."""
+"""Largest difference of fp32 log-probabilities up to USUAL in size. The two graphs add in different orders; nothing
+else differs."""
+USUAL = 100.0
+"""Log-probabilities that are larger may differ by as much of their size: fp32 has no finer numbers."""
 MAX_LENGTH = 32
 """Tokens of the longest translation along which they are compared."""
 
@@ -57,6 +60,8 @@ def check_parity(
 def _difference(
     reached: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], targets: Ids, position: int
 ) -> float:
-    """Largest difference of two scores `[B, V]` over the targets that have a token at `position`, or NaN."""
+    """Largest difference of two scores `[B, V]` over the targets that have a token at `position`, or NaN. That of large
+    scores is divided by their size / USUAL."""
     real = [row for row, target in enumerate(targets) if position < len(target)]
-    return float(np.abs(reached[real] - expected[real]).max())
+    size = np.maximum(np.abs(expected[real]) / np.float32(USUAL), np.float32(1))
+    return float((np.abs(reached[real] - expected[real]) / size).max())

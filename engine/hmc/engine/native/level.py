@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ KINDS = {
     ops.AttendSource: 5,
     ops.TopCandidates: 6,
 }
+Attention: TypeAlias = ops.AttendEncoder | ops.StoreSource | ops.AttendSelf | ops.AttendSource
 ACTIVATIONS = {None: 0, "relu": 1, "swish": 2, "gelu": 3}
 MOST_THREADS = 64
 """Of a batch."""
@@ -62,7 +63,7 @@ class _Lists:
         self.step = self._list(program.step)
 
     def _list(self, operations: Sequence[ops.Operation]) -> Any:
-        array = (c.Operation * len(operations))()
+        array = (c.OperationStruct * len(operations))()
         for struct, operation in zip(array, operations, strict=True):
             struct.kind = KINDS[type(operation)]
             for name in ("input", "output", "parts", "residual", "sum_output", "norm_output"):
@@ -80,7 +81,7 @@ class _Lists:
         self.read.append(array)
         return array
 
-    def _embed(self, struct: c.Operation, operation: ops.Embed) -> None:
+    def _embed(self, struct: c.OperationStruct, operation: ops.Embed) -> None:
         table = self.tensors[operation.table]
         struct.table_is_int8 = table.dtype == np.int8
         struct.table = self._pointer(table)
@@ -91,7 +92,7 @@ class _Lists:
         struct.outputs = table.shape[1]
         struct.output = self._value(operation.output, table.shape[1])
 
-    def _linear(self, struct: c.Operation, operation: ops.FusedLinear) -> None:
+    def _linear(self, struct: c.OperationStruct, operation: ops.FusedLinear) -> None:
         if operation.sum is not None:
             struct.residual = self.numbers[operation.sum.residual]
             width = self.widths[struct.residual]
@@ -118,8 +119,8 @@ class _Lists:
             self._product(struct, operation.product)
             struct.output = self._value(operation.output, operation.product.outputs)
 
-    def _product(self, struct: c.Operation, product: ops.Product) -> None:
-        matrices = (c.Matrix * len(product.matrices))()
+    def _product(self, struct: c.OperationStruct, product: ops.Product) -> None:
+        matrices = (c.MatrixStruct * len(product.matrices))()
         for entry, matrix in zip(matrices, product.matrices, strict=True):
             entry.weight = self._pointer(self.tensors[matrix.weight], copied=True)
             entry.outputs = matrix.outputs
@@ -135,9 +136,7 @@ class _Lists:
         struct.outputs = product.outputs
         struct.range = _range(product.range)
 
-    def _attention(
-        self, struct: c.Operation, operation: ops.AttendEncoder | ops.StoreSource | ops.AttendSelf | ops.AttendSource
-    ) -> None:
+    def _attention(self, struct: c.OperationStruct, operation: Attention) -> None:
         struct.input = self.numbers[operation.input]
         struct.heads = operation.heads
         struct.width = operation.width
@@ -168,10 +167,10 @@ class _Lists:
         return int(contiguous.ctypes.data)
 
 
-def _range(found: ops.Range | None) -> c.Range:
+def _range(found: ops.Range | None) -> c.RangeStruct:
     if found is None:
-        return c.Range(0, 0, 0, 0.0)
-    return c.Range(1, found.zero_point, int(found.signed), found.scale)
+        return c.RangeStruct(0, 0, 0, 0.0)
+    return c.RangeStruct(1, found.zero_point, int(found.signed), found.scale)
 
 
 class NativeLevel:
@@ -257,7 +256,7 @@ class NativeBatch:
         np.cumsum([len(source) for source in sources], out=starts[1:])
         tokens = np.concatenate([np.asarray(source, np.int32) for source in sources])
         tables = []
-        structs = (c.Rules * len(rules))()
+        structs = (c.RulesStruct * len(rules))()
         for struct, rule in zip(structs, rules, strict=True):
             table = (ctypes.c_double * (rule.limit + 1))(
                 *[max(n, 1) ** rule.length_penalty for n in range(rule.limit + 1)]

@@ -20,19 +20,19 @@ for bit."""
 NO_MEMORY, BAD_ARGUMENT = -1, -2
 
 
-class Range(Structure):
+class RangeStruct(Structure):
     """`hmc_range`."""
 
     _fields_ = [("quantised", c_int32), ("zero", c_int32), ("is_signed", c_int32), ("scale", c_float)]
 
 
-class Matrix(Structure):
+class MatrixStruct(Structure):
     """`hmc_matrix`."""
 
     _fields_ = [("weight", c_void_p), ("scales", c_void_p), ("bias", c_void_p), ("outputs", c_int32)]
 
 
-class Operation(Structure):
+class OperationStruct(Structure):
     """`hmc_operation`."""
 
     _fields_ = [
@@ -51,8 +51,8 @@ class Operation(Structure):
         ("inputs", c_int32),
         ("outputs", c_int32),
         ("activation", c_int32),
-        ("matrix", POINTER(Matrix)),
-        ("range", Range),
+        ("matrix", POINTER(MatrixStruct)),
+        ("range", RangeStruct),
         ("table_is_int8", c_int32),
         ("table", c_void_p),
         ("table_scales", c_void_p),
@@ -64,9 +64,9 @@ class Operation(Structure):
         ("scale", c_float),
         ("score_factor", c_float),
         ("value_factor", c_float),
-        ("query", Range),
-        ("key", Range),
-        ("value", Range),
+        ("query", RangeStruct),
+        ("key", RangeStruct),
+        ("value", RangeStruct),
         ("block", c_int32),
     ]
 
@@ -85,12 +85,12 @@ class ProgramStruct(Structure):
         ("widths", POINTER(c_int32)),
         ("encode_count", c_int32),
         ("step_count", c_int32),
-        ("encode", POINTER(Operation)),
-        ("step", POINTER(Operation)),
+        ("encode", POINTER(OperationStruct)),
+        ("step", POINTER(OperationStruct)),
     ]
 
 
-class Rules(Structure):
+class RulesStruct(Structure):
     """`hmc_rules`."""
 
     _fields_ = [("limit", c_int32), ("min_length", c_int32), ("enough", c_int32), ("penalties", POINTER(c_double))]
@@ -131,7 +131,7 @@ def load(path: Path) -> ctypes.CDLL:
         "hmc_level_bytes": (c_int64, [c_void_p]),
         "hmc_batch_open": (c_int32, [c_void_p, c_int32, c_int32, POINTER(c_void_p)]),
         "hmc_batch_close": (None, [c_void_p]),
-        "hmc_admit": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, POINTER(Rules)]),
+        "hmc_admit": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, POINTER(RulesStruct)]),
         "hmc_keep": (c_int32, [c_void_p, c_int32, c_void_p]),
         "hmc_run": (c_int32, [c_void_p, c_int32, c_void_p]),
         "hmc_states": (None, [c_void_p, c_void_p, c_void_p]),
