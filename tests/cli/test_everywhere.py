@@ -51,7 +51,6 @@ def test_tables_are_printed_whatever_the_locale(tiny_bundle: Path) -> None:
         "bench --help",
         "prune --help",
         "analyze ablate --help",
-        "--show-completion bash",
         "levels {bundle}",
         "levels {bundle} --json",
         "token new someone --scope translate",

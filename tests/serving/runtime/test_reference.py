@@ -195,7 +195,7 @@ def test_what_it_does_not_run(halves: Path, lively_bundle: Path, tmp_path: Path)
         Translator(halves, "full-int4", executor="reference")
     with pytest.raises(InvalidRequestError, match="runs on a CPU: choose device cpu, not cuda"):
         Translator(lively_bundle, "full", device="cuda", executor="reference")
-    with pytest.raises(InvalidRequestError, match="executor 'cuda': choose onnxruntime or native or reference"):
+    with pytest.raises(InvalidRequestError, match="executor 'cuda': choose auto, onnxruntime, native, reference"):
         Translator(lively_bundle, "full", executor="cuda")  # type: ignore[arg-type]
     old = Path(shutil.copytree(lively_bundle, tmp_path / "old"))
     with changed_manifest(old) as raw:
