@@ -40,8 +40,11 @@ from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
+from hmc.engine.native import library
+from hmc.engine.support import executor_of
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.serving.runtime.device import resolve_device
+from hmc.serving.runtime.programs import ProgramSessions
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.engine import Engine
 
@@ -61,7 +64,15 @@ def ours(
     manifest = validate(bundle)
     chosen = manifest.level(level)
     found = resolve_device(device, chosen)
-    sessions = LevelSessions.open(bundle, manifest.architecture, chosen, found, 0, cache, workers)
+    executor = executor_of(chosen, "auto", cpu=found.kind == "cpu", native=library.best() is not None)
+    sessions: LevelSessions
+    if executor == "onnxruntime":
+        sessions = LevelSessions.open(bundle, manifest.architecture, chosen, found, 0, cache, workers)
+    else:
+        threads = 0 if workers == 1 else 1
+        sessions = ProgramSessions.open_program(
+            bundle, manifest.architecture, chosen, manifest.digests, executor, threads
+        )
     tokens = max(MAX_TOKENS, rows * (target or 0))
     engine = Engine(sessions, queue_size=4096, max_rows=rows, max_tokens=tokens, workers=workers)
     eos = manifest.architecture.eos_id

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.processes import environment
@@ -18,7 +19,7 @@ from hmc.artifact.stopping import Stopped, at_once, defer_from_now, deferred, no
 @pytest.fixture(autouse=True)
 def usual_handlers() -> Iterator[None]:
     """As in a program that runs in the foreground: what a shell starts in the background ignores Ctrl-C."""
-    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    usual: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
     for number, handler in before.items():
