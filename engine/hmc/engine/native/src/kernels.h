@@ -147,6 +147,8 @@ INLINE void finish16(const packed *p, int first, i8 low, i8 high, float *y) {
   store8(y + 8, activate8(b, p->activation));
 }
 
+#define AHEAD 1024 /* bytes of weights that are asked for before they are needed: the processor stops at a page's end */
+
 /* `rows` rows times `blocks` blocks of columns from `first` on → y. x [rows, padded_inputs]. */
 INLINE void tile_integers(const packed *p, int first, const uint8_t *x, float *y, int stride, int rows, int blocks) {
   const int steps = p->padded_inputs / 4;
@@ -159,6 +161,7 @@ INLINE void tile_integers(const packed *p, int first, const uint8_t *x, float *y
     __m256i part[8];
     for (int b = 0; b < blocks; b++) {
       const int8_t *at = w + ((size_t)b * steps + k) * (4 * COLUMNS);
+      if (rows > 1) __builtin_prefetch(at + AHEAD);
       part[2 * b] = _mm256_load_si256((const __m256i *)at);
       part[2 * b + 1] = _mm256_load_si256((const __m256i *)(at + 32));
     }
