@@ -229,16 +229,6 @@ def test_numbers_that_are_none_fail_their_sentence_alone(level: ReferenceLevel) 
     assert batch.states()[0].tolist() == [FAILED]
 
 
-@needs_library
-def test_another_thread_stops_a_run(native: NativeLevel) -> None:
-    batch = NativeBatch(native, 1)
-    batch.admit(SOURCES, [Rule(50, min_length=50)] * 3)
-    batch.stop[0] = 1
-    assert batch.run(20) == 1
-    batch.stop[0] = 0
-    assert batch.run(20) == 20
-
-
 # ---- refused ----
 
 
@@ -278,6 +268,16 @@ def test_arguments_that_would_read_elsewhere_are_refused(native: NativeLevel) ->
         batch.run(1)  # sentences that have ended do not go on
     with pytest.raises(ValueError, match="cannot collect"):
         batch.collect([3], 1, 2)
+    batch.sources = [1, 1, 1]  # attention has no room for longer sources
+    with pytest.raises(ValueError, match="cannot step"):
+        batch.step(np.zeros(6), attention=True)
+    batch.close()
+    for use in (
+        lambda: batch.run(1), lambda: batch.keep([]), lambda: batch.admit([[5, 0]], [Rule(5)]),
+        lambda: batch.collect([0], 1, 1), lambda: batch.reorder(np.zeros(6)), lambda: batch.step(np.zeros(6)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="native executor: cannot"):
+            use()
 
 
 @needs_library

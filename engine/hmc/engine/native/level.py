@@ -239,8 +239,6 @@ class NativeBatch:
         handle = ctypes.c_void_p()
         _check(self._library.hmc_batch_open(level._handle, rows, threads, ctypes.byref(handle)), "open a batch")
         self._handle = handle.value
-        self.stop = np.zeros(1, np.int32)
-        """Set to 1 by another thread: `run` returns after its present step."""
 
     def close(self) -> None:
         """Gives the memory back."""
@@ -279,12 +277,13 @@ class NativeBatch:
         self.sources = [self.sources[index] for index in order]
 
     def run(self, steps: int) -> int:
-        """Runs up to so many steps, until a sentence has ended or `stop` is set. Returns how many."""
-        return _check(self._library.hmc_run(self._handle, steps, self.stop.ctypes.data), "run")
+        """Runs up to so many steps, until a sentence has ended. Returns how many."""
+        return _check(self._library.hmc_run(self._handle, steps), "run")
 
     def states(self) -> tuple[Int32, Int32]:
         """RUNS, ENDED or FAILED of each sentence, and its tokens so far; `[count]` each."""
-        states, lengths = np.zeros(self.count, np.int32), np.zeros(self.count, np.int32)
+        states = np.zeros(self.count, np.int32)
+        lengths = np.zeros(self.count, np.int32)
         self._library.hmc_states(self._handle, states.ctypes.data, lengths.ctypes.data)
         return states, lengths
 
@@ -292,7 +291,8 @@ class NativeBatch:
         """What n sentences have found in up to T = `steps` steps: ranks, totals, lengths, rows, complete and finals of
         hypotheses `[n, hypotheses]`, best first (a rank of −∞: there is none), and the tokens, parents and scores of
         each step `[n, T, rows]`. What these mean says `hmc.serving.decoding.history.Ended`."""
-        many, history = (len(sentences), hypotheses), (len(sentences), steps, self.rows)
+        many = (len(sentences), hypotheses)
+        history = (len(sentences), steps, self.rows)
         arrays: list[npt.NDArray[Any]] = [np.empty(many), np.empty(many)]
         arrays += [np.empty(many, np.int32) for _ in range(3)]
         arrays += [np.empty(many, F), np.zeros(history, np.int32), np.zeros(history, np.int32), np.zeros(history, F)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from hmc.engine.native.build import library_name
 
-INTERFACE = 1
+INTERFACE = 2
 """Of the C functions; a library of another interface is not used."""
 FOLDER = Path(__file__).parent / "built"
 """Where the build puts the libraries."""
@@ -133,7 +133,7 @@ def load(path: Path) -> ctypes.CDLL:
         "hmc_batch_close": (None, [c_void_p]),
         "hmc_admit": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, POINTER(RulesStruct)]),
         "hmc_keep": (c_int32, [c_void_p, c_int32, c_void_p]),
-        "hmc_run": (c_int32, [c_void_p, c_int32, c_void_p]),
+        "hmc_run": (c_int32, [c_void_p, c_int32]),
         "hmc_states": (None, [c_void_p, c_void_p, c_void_p]),
         "hmc_collect": (c_int32, [c_void_p, c_int32, c_int32, *[c_void_p] * 6, c_int32, *[c_void_p] * 3]),
         "hmc_step": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_int32]),

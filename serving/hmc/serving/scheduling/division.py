@@ -121,7 +121,8 @@ def _step_seconds(sessions: LevelSessions, rows: int) -> float:
     batch.admit(jobs)
     fastest = math.inf
     while batch.jobs and batch.steps < STEPS:  # a model of few positions writes fewer tokens
-        before, began = batch.steps, time.perf_counter()
+        before = batch.steps
+        began = time.perf_counter()
         batch.step(lambda: False)
         fastest = min(fastest, (time.perf_counter() - began) / (batch.steps - before))
     batch.close()

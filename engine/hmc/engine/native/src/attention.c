@@ -77,7 +77,7 @@ static void values_of_integers(const uint8_t *shares, const uint8_t *const *plac
 }
 
 /* One row and head over n places. keys, values: where those of the first head lie; key_head and value_head: bytes to this
-   head's. q [width] floats; out [width]. weights [n]: gets the attention weights. room: 5 · n + 4 · width floats. */
+   head's. q [width] floats; out [width]. weights [n]: gets the attention weights. room: n + 3 · width + 16 floats. */
 static void attend_head(const hmc_operation *o, const float *q, const uint8_t *const *keys, size_t key_head,
                         const uint8_t *const *values, size_t value_head, int n, float *weights, float *room, float *out) {
   const int width = o->width;

@@ -134,6 +134,7 @@ static int sources_hold(const hmc_level *level, int32_t count, const int32_t *st
 }
 
 int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules) {
+  if (!batch) return HMC_BAD_ARGUMENT;
   const hmc_level *level = batch->level;
   if (count < 1 || starts[0] != 0 || !sources_hold(level, count, starts, tokens)) return HMC_BAD_ARGUMENT;
   for (int i = 0; i < count; i++)
@@ -175,7 +176,7 @@ int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int3
 /* ---- moving and leaving ---- */
 
 int hmc_keep(hmc_batch *batch, int32_t count, const int32_t *order) {
-  if (count < 0 || count > batch->count) return HMC_BAD_ARGUMENT;
+  if (!batch || count < 0 || count > batch->count) return HMC_BAD_ARGUMENT;
   sentence **kept = malloc(((size_t)batch->most + 1) * sizeof(sentence *));
   if (!kept) return HMC_NO_MEMORY;
   for (int i = 0; i < count; i++) {
@@ -213,6 +214,7 @@ void hmc_move(const hmc_batch *batch, sentence *s, const int32_t *parents) {
 }
 
 int hmc_reorder(hmc_batch *batch, const int32_t *parents) {
+  if (!batch) return HMC_BAD_ARGUMENT;
   const int rows = batch->rows;
   for (int i = 0; i < batch->count * rows; i++)
     if (parents[i] / rows != i / rows || parents[i] < 0) return HMC_BAD_ARGUMENT;

@@ -160,6 +160,9 @@ static int all_logits(hmc_batch *batch, const int32_t *tokens, float *logits, fl
 }
 
 int hmc_step(hmc_batch *batch, const int32_t *tokens, float *logits, float *attention, int32_t longest) {
+  if (!batch || !batch->count) return HMC_BAD_ARGUMENT;
+  for (int i = 0; attention && i < batch->count; i++)
+    if (batch->sentences[i]->source > longest) return HMC_BAD_ARGUMENT;
   hmc_team_begin(batch->team);
   const int error = all_logits(batch, tokens, logits, attention, longest);
   hmc_team_end(batch->team);

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define HMC_INTERFACE 1
+#define HMC_INTERFACE 2
 #define HMC_MOST_ROWS 16 /* hypotheses of a sentence */
 #define HMC_MOST_WIDTH 256 /* of a head */
 
@@ -96,8 +96,8 @@ int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int3
 /* Sentence i becomes what sentence order[i] was; the others go. */
 int hmc_keep(hmc_batch *batch, int32_t count, const int32_t *order);
 
-/* Runs up to `steps` steps with their search, until sentences have ended or *stop is not 0. Returns the steps. */
-int hmc_run(hmc_batch *batch, int32_t steps, const volatile int32_t *stop);
+/* Runs up to `steps` steps with their search, until sentences have ended. Returns the steps. */
+int hmc_run(hmc_batch *batch, int32_t steps);
 
 /* State of each sentence [count]: 0 it runs, 1 it has ended, 2 it has failed; and its tokens. */
 void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths);

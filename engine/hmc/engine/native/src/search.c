@@ -104,14 +104,14 @@ static void advance(const hmc_batch *batch, sentence *s, const float *scores, co
   s->state = is_done(batch, s, dead) ? ENDED : RUNS;
 }
 
-int hmc_run(hmc_batch *batch, int32_t steps, const volatile int32_t *stop) {
-  if (!batch->count || steps < 1) return HMC_BAD_ARGUMENT;
+int hmc_run(hmc_batch *batch, int32_t steps) {
+  if (!batch || !batch->count || steps < 1) return HMC_BAD_ARGUMENT;
   for (int i = 0; i < batch->count; i++)
     if (batch->sentences[i]->state != RUNS) return HMC_BAD_ARGUMENT;
   const int width = 2 * batch->rows + 1;
   int ended = 0, done = 0, error = 0;
   hmc_team_begin(batch->team);
-  while (done < steps && !ended && !(done && *stop)) {
+  while (done < steps && !ended) {
     error = hmc_begin_step(batch, NULL);
     if (!error) error = hmc_forward(batch, NULL, 0);
     if (!error) error = hmc_best(batch, width);
@@ -130,7 +130,7 @@ int hmc_run(hmc_batch *batch, int32_t steps, const volatile int32_t *stop) {
 }
 
 void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths) {
-  for (int i = 0; i < batch->count; i++) {
+  for (int i = 0; batch && i < batch->count; i++) {
     states[i] = batch->sentences[i]->state;
     lengths[i] = batch->sentences[i]->position;
   }
@@ -139,7 +139,7 @@ void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths) {
 int hmc_collect(const hmc_batch *batch, int32_t number, int32_t hypotheses, double *ranks, double *totals,
                 int32_t *lengths, int32_t *row, int32_t *complete, float *finals, int32_t steps, int32_t *tokens,
                 int32_t *parents, float *scores) {
-  if (number < 0 || number >= batch->count || hypotheses < 0 || steps < 0) return HMC_BAD_ARGUMENT;
+  if (!batch || number < 0 || number >= batch->count || hypotheses < 0 || steps < 0) return HMC_BAD_ARGUMENT;
   const sentence *s = batch->sentences[number];
   for (int i = 0; i < hypotheses; i++) {
     const int there = i < s->ended_count;
