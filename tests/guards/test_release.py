@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import zipfile
 from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import yaml
 from tests.processes import REPOSITORY
 
 from hmc.artifact.distribution import VERSION
+from hmc.engine.native.build import BUILDS, compiler, library_name, machine
 
 SCHEMAS = {
     "vendor.citation-file-format": ["CITATION.cff"],
@@ -47,6 +49,15 @@ def test_archives_have_the_same_bytes_each_time(
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     with pytest.raises(release.ReleaseError, match=r"this source distribution is for gpu; build from a checkout"):
         release.build_for_cpus(unpacked, tmp_path / "again")
+
+
+def test_the_wheel_has_the_native_executor(wheel: Path) -> None:
+    if compiler() is None or machine() not in BUILDS:
+        pytest.skip("it is built by a C compiler, for machines that it has builds for")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {f"hmc/engine/native/built/{library_name(build)}" for build in BUILDS[machine()]} <= names
+    assert "hmc/engine/native/src/level.c" in names
 
 
 def test_the_wheels_differ_in_the_runtime_alone(release: Any, wheel: Path, wheel_for_cpus: Path) -> None:
