@@ -47,7 +47,7 @@ from experiments.support.cuda import (
 )
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.artifact.bundle.checks import validate
-from hmc.serving.requests.options import DecodeOptions
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.translator import Translator
 
 TOKENS = 25

@@ -29,8 +29,8 @@ from hmc.artifact.checkpoint.checkpoint import CONFIG, load_checkpoint
 from hmc.benchmark.measure.text import read_sentences
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import DecodedHypothesis
+from hmc.engine.requests.options import DecodeOptions
+from hmc.engine.requests.results import DecodedHypothesis
 
 ARRIVALS = 3
 """Sentences that arrive while one is translated alone."""

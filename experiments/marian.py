@@ -43,7 +43,7 @@ from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.benchmark.measure.text import TestSet
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
-from hmc.serving.requests.options import DecodeOptions
+from hmc.engine.requests.options import DecodeOptions
 from hmc.training.data.batches import make_batch
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.checkpoints import model_from_checkpoint

@@ -41,12 +41,12 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.engine.native import library
+from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
+from hmc.engine.runtime.device import resolve_device
+from hmc.engine.runtime.programs import ProgramSessions
+from hmc.engine.runtime.sessions import LevelSessions
+from hmc.engine.scheduling.engine import Engine
 from hmc.engine.support import executor_of
-from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions
-from hmc.serving.runtime.device import resolve_device
-from hmc.serving.runtime.programs import ProgramSessions
-from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling.engine import Engine
 
 REFERENCE = "hmc full"
 """The system whose tokens every other system is compared with, if it runs."""

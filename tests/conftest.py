@@ -20,6 +20,8 @@ from tests.processes import REPOSITORY
 from tests.support.files import write_lines
 from tests.tiny import LEVELS, tiny_checkpoint_at
 
+pytest_plugins = ["tests.lively"]
+
 settings.register_profile("hmc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("hmc")  # how fast a machine is fails no property; what fails says how to find it again
 
@@ -126,7 +128,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without a CUDA device."""
-    monkeypatch.setattr("hmc.serving.runtime.device.cuda_problem", lambda _=0: "the NVIDIA driver is missing")
+    monkeypatch.setattr("hmc.engine.runtime.device.cuda_problem", lambda _=0: "the NVIDIA driver is missing")
 
 
 @pytest.fixture(scope="session")

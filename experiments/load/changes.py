@@ -39,8 +39,8 @@ from experiments.support.worker import WorkerError
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import HmcError
 from hmc.benchmark.measure.text import TestSet
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.translator import Translator
 
 TEXTS = 50

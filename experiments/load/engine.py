@@ -11,8 +11,8 @@ import time
 from typing import Any
 
 from experiments.support.worker import serve
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.runtime.process_memory import limit_heaps
+from hmc.engine.requests.options import DecodeOptions
+from hmc.engine.runtime.process_memory import limit_heaps
 from hmc.serving.translator import Translator
 
 

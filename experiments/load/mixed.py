@@ -26,8 +26,8 @@ import numpy as np
 from experiments.load.served import served
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.benchmark.measure.text import TestSet
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 
 
 class Streams:

@@ -32,8 +32,8 @@ from experiments.load.served import Served, served
 from experiments.support.script import machine_report, run_script, write_report
 from experiments.support.worker import Worker
 from hmc.benchmark.measure.text import TestSet
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 
 IDLE_CALLS = 100
 QUICK_MS = 50.0

@@ -11,7 +11,7 @@ from typing import Any
 from experiments.support.judge import Ids
 from hmc.artifact.model.architecture import Architecture
 from hmc.benchmark.peers.engines import exported_ids
-from hmc.serving.requests.options import DecodeOptions
+from hmc.engine.requests.options import DecodeOptions
 
 BATCH = 32
 

@@ -20,7 +20,7 @@ from experiments.support.counting.steps import answering
 from experiments.support.counting.watching import Watch
 from hmc.artifact.errors import DeviceUnavailableError
 from hmc.artifact.model.architecture import Architecture
-from hmc.serving.runtime.device import cuda_available
+from hmc.engine.runtime.device import cuda_available
 
 MARK = "HMC_EXPERIMENT_STAND_IN"
 """Set in the environment of a process that runs over the stand-ins."""

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from hmc.artifact.bundle.manifest import Manifest
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import DecodedHypothesis
-from hmc.serving.runtime.device import resolve_device
-from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling.engine import Engine
+from hmc.engine.requests.options import DecodeOptions
+from hmc.engine.requests.results import DecodedHypothesis
+from hmc.engine.runtime.device import resolve_device
+from hmc.engine.runtime.sessions import LevelSessions
+from hmc.engine.scheduling.engine import Engine
 from hmc.serving.text.tokenizer import BundleTokenizer
 
 Sources = Sequence[Sequence[int]]

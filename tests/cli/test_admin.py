@@ -15,8 +15,8 @@ from tests.serving.certificates import make_certificate, make_client_certificate
 from tests.serving.fakes import FakeFactory, eventually, write_bundle
 
 from hmc.cli.common.commands import TRY_AGAIN
+from hmc.engine.requests.work import BatchLoad, LevelWork
 from hmc.serving.client import Client
-from hmc.serving.requests.work import BatchLoad, LevelWork
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -77,7 +77,7 @@ def test_moved_weights_are_put_back(checkpoint: Checkpoint) -> None:
 
 
 def test_ids_that_differ_beside_other_sentences_are_counted() -> None:
-    from hmc.serving.requests.results import DecodedHypothesis
+    from hmc.engine.requests.results import DecodedHypothesis
 
     single = [DecodedHypothesis((5, 6), -0.5, True), DecodedHypothesis((7,), -0.25, True)]
     others = [DecodedHypothesis((5, 6), -0.5, True), DecodedHypothesis((8,), -0.125, True)]

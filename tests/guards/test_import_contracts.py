@@ -27,7 +27,7 @@ ALLOWED = {
     "training": {"artifact", "torch"},
     "compiler": {"artifact", "onnx", "onnxruntime"},
     "engine": {"artifact", "onnxruntime"},
-    "serving": {"artifact", "v1", "engine", "onnxruntime"},
+    "serving": {"artifact", "v1", "engine", "grpc"},
     "benchmark": {"serving", "artifact", "engine"},
     "pipelines": {"artifact", "training", "compiler", "engine", "serving", "benchmark"},
 }

@@ -45,4 +45,4 @@ def test_nothing_is_kept_for_a_report(module: str, graph: Path, tmp_path: Path) 
 
 
 def test_modules_are_found() -> None:
-    assert {"hmc.compiler.checks.session", "hmc.serving.runtime.sessions"} <= set(importers())
+    assert {"hmc.compiler.checks.session", "hmc.engine.runtime.sessions"} <= set(importers())

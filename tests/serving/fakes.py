@@ -19,13 +19,13 @@ from hmc.artifact.bundle.manifest import Latency, Quality, decoder_path, encoder
 from hmc.artifact.errors import OverloadedError, TooLargeError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.files import TOKENIZER
+from hmc.engine.requests.caller import ANYONE, Caller, Priority
+from hmc.engine.requests.work import LevelWork
 from hmc.serving import Alternative, DecodeOptions, Target, Translation
 from hmc.serving.client import DeviceUse
-from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.requests.results import TextProgress
 from hmc.serving.requests.source_side import SourceSide
-from hmc.serving.requests.work import LevelWork
 
 ARCHITECTURE = Architecture(
     vocab_size=16,

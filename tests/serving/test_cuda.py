@@ -14,9 +14,9 @@ from tests.support.trained import CHECKPOINT, english
 
 from hmc.artifact import validate
 from hmc.compiler import LevelRequest, compile_bundle
+from hmc.engine.runtime.device import cuda_available
 from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.client import Client
-from hmc.serving.runtime.device import cuda_available
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -10,8 +10,8 @@ import pytest
 from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same, source_ids
 
 from hmc.artifact import InvalidRequestError
+from hmc.engine.decoding.constraints import Constraints
 from hmc.serving import DecodeOptions, Translator
-from hmc.serving.decoding.constraints import Constraints
 
 CASES: list[dict[str, Any]] = [
     {},

@@ -15,8 +15,8 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import FailedPreconditionError, UnavailableError
+from hmc.engine.requests.options import MAX_HEADS, MAX_PHRASE
 from hmc.serving import DecodeOptions, Translator
-from hmc.serving.requests.options import MAX_HEADS, MAX_PHRASE
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from tests.serving.fakes import eventually
 from tests.serving.reference import LIMIT, TEXTS
 
 from hmc.artifact import InvalidRequestError
+from hmc.engine.decoding.state import DecodeState, Rules
+from hmc.engine.requests.results import DecodedHypothesis
+from hmc.engine.scheduling.batch import certain_tokens
 from hmc.serving import DecodeOptions, Sampling, Target, Translator
-from hmc.serving.decoding.state import DecodeState, Rules
-from hmc.serving.requests.results import DecodedHypothesis
-from hmc.serving.scheduling.batch import certain_tokens
 
 
 @pytest.mark.parametrize(

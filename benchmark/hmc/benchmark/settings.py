@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.measure.latency import RequestSize
-from hmc.serving.requests.options import MAX_BEAM
-from hmc.serving.runtime.threads import check_threads
+from hmc.engine.requests.options import MAX_BEAM
+from hmc.engine.runtime.threads import check_threads
 
 DEFAULT_BATCHES = (1, 32)
 PREFERRED_BEAM = 4

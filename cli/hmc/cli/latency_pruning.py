@@ -39,8 +39,8 @@ def prune_by_latency(
     from hmc.benchmark.budget.latency_table import Serving
     from hmc.cli.common.consoles import open_console
     from hmc.cli.common.progress import translating
+    from hmc.engine.requests.options import MAX_BEAM
     from hmc.pipelines.pruning.latency import SENTENCES, Targets, prune_to_latency
-    from hmc.serving.requests.options import MAX_BEAM
     from hmc.training.runs.folder import working_in
 
     precision, batch, beam, threads = serving

@@ -50,7 +50,7 @@ def command(
     from hmc.cli.common.backends import open_backend
     from hmc.cli.common.records import record, warn_if_cut
     from hmc.cli.common.texts.lines import check_stdout, open_lines
-    from hmc.serving.requests.options import DecodeOptions
+    from hmc.engine.requests.options import DecodeOptions
 
     check_stdout()
     if (token_scores or alignment) and not json_output:

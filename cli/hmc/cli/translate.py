@@ -11,7 +11,8 @@ import typer
 from hmc.cli.common.options import WHERE, BackendOptions, BulkOptions, check_unused, chosen_server, opt
 
 if TYPE_CHECKING:
-    from hmc.serving.requests.options import Sampling, Segmentation
+    from hmc.engine.requests.options import Sampling
+    from hmc.serving.requests.options import Segmentation
 
 INPUT, SEARCH, LIMITS, SAMPLE, OUTPUT = "Input", "Search", "Limits on the translation", "Sampling", "Output"
 
@@ -146,7 +147,7 @@ def command(
     from hmc.cli.common.texts.bulk import one_file, write_bulk
     from hmc.cli.common.texts.files import check_files, opened, write_document, write_file
     from hmc.cli.common.texts.lines import check_stdout, open_lines
-    from hmc.serving.requests.options import DecodeOptions
+    from hmc.engine.requests.options import DecodeOptions
 
     check_stdout()
     if sample:
@@ -241,7 +242,7 @@ def _segmentation(name: str | None, running_text: bool, document: bool) -> Segme
 
 def _sampling(sample: bool, **given: float | None) -> Sampling | None:
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.serving.requests.options import Sampling
+    from hmc.engine.requests.options import Sampling
 
     values = {name: value for name, value in given.items() if value is not None}
     if values and not sample:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from experiments.support.counting.watching import Bound, Run
 from hmc.artifact.model.architecture import Architecture
-from hmc.serving.arrays import DTYPES, Ints
+from hmc.engine.arrays import DTYPES, Ints
 
 TYPES = DTYPES | {"tensor(double)": np.float64}
 """Element type, as ONNX Runtime names it → NumPy's."""

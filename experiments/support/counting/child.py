@@ -19,7 +19,7 @@ from experiments.support.counting.process import Process, Task
 from experiments.support.counting.refusals import refusals
 from experiments.support.counting.watching import Watch
 from experiments.support.worker import WorkerError
-from hmc.serving.runtime.process_memory import limit_heaps
+from hmc.engine.runtime.process_memory import limit_heaps
 
 PARTS: dict[str, Callable[[Process, Task], dict[str, Any]]] = {
     "steps": steps, "encoder": encoder, "natural": natural, "memory": memory, "long": long, "returns": returns,

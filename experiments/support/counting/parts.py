@@ -20,8 +20,8 @@ from experiments.support.counting.workload import (
 )
 from hmc.artifact.bundle.external_data import GraphFile
 from hmc.artifact.bundle.manifest import VARIANTS, Level
-from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions, Sampling
+from hmc.engine.requests.caller import Priority
+from hmc.engine.requests.options import DecodeOptions, Sampling
 from hmc.serving.translator import Translator
 
 LONG = 150

@@ -10,7 +10,7 @@ import psutil
 
 from experiments.support.counting.libraries import StandIn
 from experiments.support.counting.watching import Watch
-from hmc.serving.runtime.process_memory import return_free_memory
+from hmc.engine.runtime.process_memory import return_free_memory
 
 
 @dataclass(frozen=True)

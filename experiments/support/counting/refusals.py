@@ -16,7 +16,7 @@ from experiments.support.counting.process import Process, Task
 from experiments.support.counting.steps import answering
 from experiments.support.counting.watching import CUDA
 from experiments.support.counting.workload import open_level, queue_at_once, random_source
-from hmc.serving.requests.options import DecodeOptions
+from hmc.engine.requests.options import DecodeOptions
 
 CPU = "CPUExecutionProvider"
 

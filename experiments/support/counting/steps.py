@@ -21,8 +21,8 @@ from experiments.support.counting.operations import Sums, by_kind
 from experiments.support.counting.watching import Run, Watch
 from experiments.support.counting.workload import queue_at_once, random_source
 from hmc.artifact.model.architecture import Architecture
-from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.options import DecodeOptions
+from hmc.engine.decoding.constraints import Constraints
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.translator import Translator
 
 SOURCE, TARGET = 24, 40

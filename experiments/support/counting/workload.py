@@ -15,11 +15,12 @@ import sentencepiece
 
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.files import TOKENIZER
-from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Target
-from hmc.serving.requests.results import Decoded
-from hmc.serving.scheduling.budgets import POOLS_IDLE_S
+from hmc.engine.decoding.constraints import Constraints
+from hmc.engine.requests.caller import Priority
+from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
+from hmc.engine.requests.results import Decoded
+from hmc.engine.scheduling.budgets import POOLS_IDLE_S
+from hmc.serving.requests.options import Target
 from hmc.serving.translator import Translator
 
 DEMO = Path(__file__).resolve().parents[3] / "cli/hmc/cli/demo_data"

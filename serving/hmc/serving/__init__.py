@@ -1,4 +1,4 @@
-"""Serving: tokenizer, decoding, scheduling, gRPC server and client, on ONNX Runtime and grpcio.
+"""Serving: texts, documents, levels, gRPC server and client, on the engine and grpcio.
 
 `from hmc.serving import Translator` translates in this process; `hmc.serving.client.Client` asks a server. Names are
 imported when they are first used, so that a client does not load ONNX Runtime.
@@ -12,8 +12,8 @@ import hmc.artifact  # noqa: F401 - switches off the telemetry of ONNX Runtime, 
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.serving.requests.options import DecodeOptions as DecodeOptions
-    from hmc.serving.requests.options import Sampling as Sampling
+    from hmc.engine.requests.options import DecodeOptions as DecodeOptions
+    from hmc.engine.requests.options import Sampling as Sampling
     from hmc.serving.requests.options import Target as Target
     from hmc.serving.requests.results import Alternative as Alternative
     from hmc.serving.requests.results import Partial as Partial
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "hmc.serving.requests.options": ("DecodeOptions", "Sampling", "Target"),
+        "hmc.engine.requests.options": ("DecodeOptions", "Sampling"),
+        "hmc.serving.requests.options": ("Target",),
         "hmc.serving.requests.results": ("Alternative", "Partial", "Token", "Translation"),
         "hmc.serving.requests.selectors": ("Selector",),
         "hmc.serving.translator": ("Translator",),

@@ -14,23 +14,25 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
 from hmc.engine.native import library
+from hmc.engine.requests.caller import ANYONE, Caller, Priority
+from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
+from hmc.engine.requests.results import Decoded, DeviceUse
+from hmc.engine.requests.work import LevelWork
+from hmc.engine.runtime.device import CudaAttention, Device, resolve_devices
+from hmc.engine.runtime.memory.account import memory_of, parse_budget
+from hmc.engine.runtime.packed_weights import cache_folder
+from hmc.engine.runtime.programs import ProgramSessions
+from hmc.engine.runtime.sessions import LevelSessions, in_device_form
+from hmc.engine.runtime.threads import check_threads
+from hmc.engine.scheduling.division import Division, given_division, measured_division
+from hmc.engine.scheduling.engine import Engine, rows_of_worker
+from hmc.engine.scheduling.warm_up import warm_up
 from hmc.engine.support import EXECUTORS, AnyExecutor, executor_of
 from hmc.serving.documents.dividing import Divided
 from hmc.serving.documents.in_turn import InTurn
 from hmc.serving.documents.local import translate_texts
-from hmc.serving.requests.caller import ANYONE, Caller, Priority
-from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation, Target, scoring_options, targets_of
-from hmc.serving.requests.results import Decoded, DeviceUse, Partial, TextProgress, Translation
-from hmc.serving.requests.work import LevelWork
-from hmc.serving.runtime.device import CudaAttention, Device, resolve_devices
-from hmc.serving.runtime.memory.account import memory_of, parse_budget
-from hmc.serving.runtime.packed_weights import cache_folder
-from hmc.serving.runtime.programs import ProgramSessions
-from hmc.serving.runtime.sessions import LevelSessions, in_device_form
-from hmc.serving.runtime.threads import check_threads
-from hmc.serving.scheduling.division import Division, given_division, measured_division
-from hmc.serving.scheduling.engine import Engine, rows_of_worker
-from hmc.serving.scheduling.warm_up import warm_up
+from hmc.serving.requests.options import Segmentation, Target, scoring_options, targets_of
+from hmc.serving.requests.results import Partial, TextProgress, Translation
 from hmc.serving.text.codec import CertainText, Codec
 from hmc.serving.text.segmentation.lines import LINE_END, stripped
 from hmc.serving.text.segmentation.pieces import worded
@@ -62,7 +64,7 @@ class Translator:
         nothing.
         gpu_memory: the most memory that all levels of this process may reserve on each CUDA device, such as 8GiB or 80%
         of what was free at first; the last value given counts. None: as it is, at first 80%. gpu_attention: how CUDA
-        computes attention (`hmc.serving.runtime.device.SDPA_KERNELS`). executor: what runs the level, `onnxruntime` its
+        computes attention (`hmc.engine.runtime.device.SDPA_KERNELS`). executor: what runs the level, `onnxruntime` its
         graphs, `native` its step program in C, or `reference` that program in NumPy, which is some hundred times slower
         (`hmc.engine.support`). `auto`: see `executor_of`.
 
@@ -354,7 +356,7 @@ class Translator:
             raise
 
     def warm_up(self) -> None:
-        """Translates a few sentences on every device, see `hmc.serving.scheduling.warm_up`."""
+        """Translates a few sentences on every device, see `hmc.engine.scheduling.warm_up`."""
         warm_up(self._engine)
 
     def release_memory(self) -> None:

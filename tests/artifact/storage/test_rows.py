@@ -14,8 +14,8 @@ import pytest
 
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.storage.rows import text_lines
+from hmc.engine.requests.checks import decode_line
 from hmc.pipelines.bulk.corpus import Corpus
-from hmc.serving.requests.checks import decode_line
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.gz"])

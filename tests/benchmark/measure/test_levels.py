@@ -7,7 +7,7 @@ import pytest
 from hmc.artifact import InvalidRequestError, Manifest, read_manifest
 from hmc.artifact.errors import DeviceUnavailableError, LevelNotFoundError
 from hmc.benchmark.measure.levels import choose_levels, reference_level
-from hmc.serving.runtime import device as devices
+from hmc.engine.runtime import device as devices
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hmc.benchmark.measure.machine import cpu_name, this_machine
-from hmc.serving.runtime import processor as machine
+from hmc.engine.runtime import processor as machine
 
 
 def test_this_machine() -> None:

@@ -19,8 +19,8 @@ from hmc.benchmark.peers import peer as peers
 from hmc.benchmark.peers.engines import divisions, spelled
 from hmc.benchmark.peers.peer import TunedLevel, check_peers, opened_peers
 from hmc.benchmark.report.tables import setting_rows
+from hmc.engine.runtime.threads import cores
 from hmc.serving import DecodeOptions, Translation
-from hmc.serving.runtime.threads import cores
 
 
 @pytest.mark.slow

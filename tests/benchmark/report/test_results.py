@@ -15,7 +15,7 @@ from hmc.benchmark import Report, tables
 from hmc.benchmark.measure.validity import Steadiness
 from hmc.benchmark.report.results import contract, uncertain
 from hmc.benchmark.report.tables import delta, p_value
-from hmc.serving.runtime.threads import described
+from hmc.engine.runtime.threads import described
 
 
 def printed(renderable: RenderableType) -> str:

@@ -142,7 +142,7 @@ def test_wrong_words(
 def test_levels_that_cannot_be_scored_here_are_named(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hmc.serving.runtime.device.cuda_available", lambda: False)
+    monkeypatch.setattr("hmc.engine.runtime.device.cuda_available", lambda: False)
     ran = hmc("compile", prunable, "--precision", "fp32,fp16", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
     assert ran.exit_code == 0, ran.output
     assert "--eval: levels in fp16 run on CUDA, and there is none here: not scored" in ran.stderr
@@ -152,7 +152,7 @@ def test_levels_that_cannot_be_scored_here_are_named(
 def test_where_the_first_level_cannot_run_here_another_is_the_reference(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hmc.serving.runtime.device.cuda_available", lambda: False)
+    monkeypatch.setattr("hmc.engine.runtime.device.cuda_available", lambda: False)
     words = ["--precision", "fp16,int8", "--calibrate", pairs[0], "--eval", *pairs, "--beam", 1]
     ran = done(hmc("compile", prunable, *words, "-o", tmp_path / "b"))
     assert "--eval: levels in fp16 run on CUDA, and there is none here: not scored" in ran.stderr

@@ -252,7 +252,7 @@ def test_a_search_needs_scores(hmc: Hmc, tmp_path: Path, pairs: tuple[Path, Path
 def test_fp16_is_not_searched_without_cuda(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hmc.serving.runtime.device.cuda_available", lambda: False)
+    monkeypatch.setattr("hmc.engine.runtime.device.cuda_available", lambda: False)
     words = ["--max-bleu-drop", "1", "--eval", *pairs, "--precision", "fp16"]
     refused(hmc("compile", prunable, *words, "-o", tmp_path / "b"), "--precision fp16: such levels run on CUDA")
 

@@ -20,12 +20,12 @@ from tests.serving.fakes import GUARD_S
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import read_manifest
+from hmc.engine.runtime.device import Device
+from hmc.engine.runtime.process_memory import process_bytes, return_free_memory
+from hmc.engine.runtime.sessions import LevelSessions
 from hmc.serving import DecodeOptions, Selector, Translator
 from hmc.serving.client import LevelBytes
 from hmc.serving.levels.host import ModelHost
-from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.process_memory import process_bytes, return_free_memory
-from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.server.app import open_models
 from hmc.serving.server.settings import ServerSettings
 

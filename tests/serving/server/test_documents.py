@@ -9,10 +9,10 @@ import pytest
 from tests.serving.fakes import FakeFactory, failure
 
 from hmc.artifact import InvalidRequestError
+from hmc.engine.requests.caller import Priority
 from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
 from hmc.serving.documents.documents import DOCUMENT_WINDOW
-from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import MAX_ANSWER_TOKENS
 from hmc.v1 import translation_pb2 as pb
 

@@ -8,10 +8,10 @@ import pytest
 
 from hmc.artifact import read_manifest
 from hmc.artifact.errors import FailedPreconditionError
+from hmc.engine.runtime.sessions import LevelSessions
 from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
 from hmc.serving.levels.byte_shares import union_bytes
-from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

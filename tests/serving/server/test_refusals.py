@@ -11,8 +11,8 @@ import pytest
 from tests.serving.fakes import GUARD_S, FakeFactory, FakeTranslator
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError
+from hmc.engine.requests.caller import Caller
 from hmc.serving.client import ONCE, Client
-from hmc.serving.requests.caller import Caller
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.wire.metadata import ELSEWHERE_S, TRAILER, retry_after_s, retry_trailers
 from hmc.v1 import translation_pb2 as pb

@@ -15,10 +15,10 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidRequestError, read_manifest
 from hmc.artifact.errors import InternalServiceError, OverloadedError
+from hmc.engine.requests.caller import Priority
 from hmc.serving import DecodeOptions, Target, Translator
 from hmc.serving.client import Client
 from hmc.serving.levels.slots import Lease, Slot
-from hmc.serving.requests.caller import Priority
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import WaitingLine, answer_each

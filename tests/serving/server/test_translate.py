@@ -12,8 +12,8 @@ from tests.serving.fakes import DEADLINE_S, GUARD_S, FakeFactory, failure
 
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import DeadlineExceededError, InternalServiceError, OverloadedError
+from hmc.engine.requests.caller import Priority
 from hmc.serving.client import Client
-from hmc.serving.requests.caller import Priority
 from hmc.serving.server.background import BackgroundServer
 from hmc.v1 import translation_pb2 as pb
 

@@ -8,6 +8,7 @@ import pytest
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.errors import InternalServiceError, LevelNotFoundError, OverloadedError
+from hmc.engine.requests.work import BatchLoad
 from hmc.serving import Alternative, DecodeOptions, Sampling, Selector, Token, Translation
 from hmc.serving.client import (
     Answer,
@@ -20,7 +21,6 @@ from hmc.serving.client import (
     ModelInfo,
     ServerStatus,
 )
-from hmc.serving.requests.work import BatchLoad
 from hmc.serving.wire import messages as converters
 from hmc.v1 import translation_pb2 as pb
 

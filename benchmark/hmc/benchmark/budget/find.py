@@ -33,9 +33,9 @@ from hmc.benchmark.measure.validity import Interval, interval
 from hmc.compiler.bundle.builder import BundleBuilder
 from hmc.compiler.bundle.writer import forms
 from hmc.compiler.weights import head_scores
+from hmc.engine.requests.options import MAX_BEAM
+from hmc.engine.runtime.threads import described
 from hmc.serving import Translator
-from hmc.serving.requests.options import MAX_BEAM
-from hmc.serving.runtime.threads import described
 
 ROUNDS, TIMED_SENTENCES = 6, 64
 REPEATS = 3

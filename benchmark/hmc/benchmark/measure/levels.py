@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.artifact.errors import DeviceUnavailableError
 from hmc.artifact.precisions import PRECISIONS, Precision, names_for
+from hmc.engine.runtime import device as devices
 from hmc.serving.levels.choosing import runs_on
-from hmc.serving.runtime import device as devices
 
 
 @dataclass(frozen=True)

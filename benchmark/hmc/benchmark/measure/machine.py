@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from hmc.artifact.distribution import versions_of
-from hmc.serving.runtime.processor import instructions, processor
+from hmc.engine.runtime.processor import instructions, processor
 
 PACKAGES = (
     "onnxruntime", "onnxruntime-gpu", "numpy", "sentencepiece", "sacrebleu", "ctranslate2", "transformers", "optimum",

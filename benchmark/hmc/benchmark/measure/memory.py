@@ -86,8 +86,8 @@ def run_request(request: MemoryRequest, started: float) -> MemoryResult:
     started: when the process was started, in seconds since the epoch, as its parent saw it. The system's own answer
     may be wrong by a second.
     """
+    from hmc.engine.runtime.process_memory import process_bytes
     from hmc.serving import DecodeOptions, Translator
-    from hmc.serving.runtime.process_memory import process_bytes
 
     before, began = psutil.Process().memory_info().rss, time.time()
     options = DecodeOptions(beam_size=request.beam)

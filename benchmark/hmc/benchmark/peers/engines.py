@@ -14,9 +14,9 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
+from hmc.engine.runtime.processor import instructions
+from hmc.engine.runtime.threads import cores
 from hmc.serving.requests.results import Translation
-from hmc.serving.runtime.processor import instructions
-from hmc.serving.runtime.threads import cores
 
 Translate = Callable[[Sequence[str], int], list[Translation]]
 """Texts that are not blank, and the beam → translations."""

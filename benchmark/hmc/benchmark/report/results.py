@@ -20,7 +20,7 @@ from hmc.benchmark.measure.latency import TURNS, FirstToken, LatencyResult, Requ
 from hmc.benchmark.measure.machine import Machine
 from hmc.benchmark.measure.memory import MemoryResult
 from hmc.benchmark.measure.validity import FEWEST_ROUNDS, requests_needed
-from hmc.serving.runtime.threads import described
+from hmc.engine.runtime.threads import described
 
 SCHEMA_VERSION = 2
 ALIKE = 0.25

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hmc.serving.requests.checks import one_line
+from hmc.engine.requests.checks import one_line
 
 if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend
-    from hmc.serving.requests.options import DecodeOptions, Segmentation
+    from hmc.engine.requests.options import DecodeOptions
+    from hmc.serving.requests.options import Segmentation
     from hmc.serving.requests.results import Alternative, Segment, StreamAnswer, Token, Translation
 
 

@@ -194,7 +194,7 @@ def command(
 def _check_scoring(evaluate: object, beam: int | None, test_set: str | None, *, searching: bool) -> None:
     """Raises InvalidRequestError for scoring options that lack --eval, or that are out of range."""
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.serving.requests.options import MAX_BEAM
+    from hmc.engine.requests.options import MAX_BEAM
 
     if searching and not evaluate:
         raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")

@@ -290,7 +290,7 @@ class NativeBatch:
     def collect(self, sentences: Sequence[int], steps: int, hypotheses: int) -> tuple[npt.NDArray[Any], ...]:
         """What n sentences have found in up to T = `steps` steps: ranks, totals, lengths, rows, complete and finals of
         hypotheses `[n, hypotheses]`, best first (a rank of −∞: there is none), and the tokens, parents and scores of
-        each step `[n, T, rows]`. What these mean says `hmc.serving.decoding.history.Ended`."""
+        each step `[n, T, rows]`. What these mean says `hmc.engine.decoding.history.Ended`."""
         many = (len(sentences), hypotheses)
         history = (len(sentences), steps, self.rows)
         arrays: list[npt.NDArray[Any]] = [np.empty(many), np.empty(many)]

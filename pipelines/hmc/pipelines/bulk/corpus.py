@@ -28,7 +28,7 @@ from hmc.artifact.storage.rows import (
     parquet_table,
     unpacked,
 )
-from hmc.serving.requests.checks import decode_line, other_form
+from hmc.engine.requests.checks import decode_line, other_form
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 

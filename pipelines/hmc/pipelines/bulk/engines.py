@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
+from hmc.engine.requests.caller import Priority
 from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.window import in_turn, longest_first, worker_rows
 from hmc.serving.levels.languages import with_code
-from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import Target
 from hmc.serving.requests.results import Translation
 from hmc.serving.translator import Translator

@@ -16,11 +16,11 @@ from typing import Any
 
 from hmc.artifact.storage.files import write_whole
 from hmc.artifact.storage.rows import needs
+from hmc.engine.requests.checks import one_line
 from hmc.pipelines.bulk.corpus import file_system, is_url, local_path
 from hmc.pipelines.bulk.engines import LineResult
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.folders import First, taken_folder
-from hmc.serving.requests.checks import one_line
 
 TRANSLATIONS, NOTES = "translations", "notes"
 """The folders of the output."""

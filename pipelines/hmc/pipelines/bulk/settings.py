@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.options import DecodeOptions
+from hmc.engine.requests.options import DecodeOptions
 
 OutputFormat = Literal["text", "jsonl", "parquet"]
 

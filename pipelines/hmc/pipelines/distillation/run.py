@@ -13,6 +13,7 @@ from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoin
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.stopping import stoppable
 from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
+from hmc.engine.requests.caller import Priority
 from hmc.pipelines.distillation.filters import Filters, Skipped
 from hmc.pipelines.distillation.results import Distilled, write_results
 from hmc.pipelines.distillation.settings import FIRST, IMPORTED, TEACHER, DistillSettings
@@ -22,7 +23,6 @@ from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, o
 from hmc.pipelines.folders import taken_folder
 from hmc.pipelines.progress import Meter, Report, Step, silent
 from hmc.pipelines.window import in_turn, longest_first
-from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.results import Translation
 from hmc.serving.translator import Translator
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.precisions import PRECISIONS
+from hmc.engine.requests.options import DecodeOptions
 from hmc.pipelines.folders import First
-from hmc.serving.requests.options import DecodeOptions
 
 REQUEST, TEACHER, IMPORTED = "distillation.json", "teacher", "checkpoint"
 """The first file; the folder of the teacher's bundle; that of the checkpoint that a MarianMT directory became."""

@@ -13,12 +13,12 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
+from hmc.engine.runtime.device import cuda_available
+from hmc.engine.runtime.threads import cores
 from hmc.pipelines.distillation.settings import DistillSettings
 from hmc.pipelines.importing import import_model
 from hmc.pipelines.progress import Step, silent
 from hmc.pipelines.window import worker_rows
-from hmc.serving.runtime.device import cuda_available
-from hmc.serving.runtime.threads import cores
 from hmc.serving.translator import Translator
 
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hmc.engine.requests.options import DecodeOptions as DecodeOptions
+    from hmc.engine.requests.options import Sampling as Sampling
+    from hmc.engine.requests.results import DeviceUse as DeviceUse
     from hmc.serving.client.aio import AsyncClient as AsyncClient
     from hmc.serving.client.calls import Level as Level
     from hmc.serving.client.client import Client as Client
@@ -19,12 +22,9 @@ if TYPE_CHECKING:
     from hmc.serving.client.files import FileProgress as FileProgress
     from hmc.serving.client.files import translate_file as translate_file
     from hmc.serving.client.files import translate_file_async as translate_file_async
-    from hmc.serving.requests.options import DecodeOptions as DecodeOptions
-    from hmc.serving.requests.options import Sampling as Sampling
     from hmc.serving.requests.options import Segmentation as Segmentation
     from hmc.serving.requests.results import Alternative as Alternative
     from hmc.serving.requests.results import Answer as Answer
-    from hmc.serving.requests.results import DeviceUse as DeviceUse
     from hmc.serving.requests.results import DocumentPiece as DocumentPiece
     from hmc.serving.requests.results import LatencySummary as LatencySummary
     from hmc.serving.requests.results import LevelBytes as LevelBytes
@@ -48,7 +48,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "hmc.serving.client.client": ("Client",),
         "hmc.serving.client.failures": ("ONCE", "Retry"),
         "hmc.serving.client.files": ("FileProgress", "translate_file", "translate_file_async"),
-        "hmc.serving.requests.options": ("DecodeOptions", "Sampling", "Segmentation"),
+        "hmc.engine.requests.options": ("DecodeOptions", "Sampling"),
+        "hmc.serving.requests.options": ("Segmentation",),
         "hmc.serving.requests.results": (
             "Alternative", "Answer", "DeviceUse", "DocumentPiece", "LatencySummary", "LevelBytes", "LevelInfo",
             "LevelList", "LevelLoad", "ModelInfo", "Partial", "Segment", "ServerStatus", "StreamAnswer", "Token",

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.engine.requests.checks import check_list, check_text, check_whole
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client.window import Window
-from hmc.serving.requests.checks import check_list, check_text, check_whole
-from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
+from hmc.serving.requests.options import Segmentation, TextOptions
 from hmc.serving.requests.results import (
     Answer,
     DocumentPiece,

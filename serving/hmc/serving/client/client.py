@@ -13,12 +13,12 @@ from typing import Any, ClassVar, TypeVar, Unpack
 import grpc
 
 from hmc.artifact.errors import HmcError
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import calls
 from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating, Where
 from hmc.serving.client.core import ClientCore, Readiness
 from hmc.serving.client.failures import Attempts, domain_errors
 from hmc.serving.client.window import END, Window, check_texts
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import (
     Answer,
     DocumentPiece,

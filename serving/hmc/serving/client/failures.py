@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from hmc.artifact.errors import DeadlineExceededError, HmcError, InvalidRequestError, OverloadedError, UnavailableError
-from hmc.serving.requests.checks import check_whole, check_within
+from hmc.engine.requests.checks import check_whole, check_within
 from hmc.serving.wire.metadata import retry_after_s
 from hmc.serving.wire.status import error_of, violations_of
 

@@ -20,10 +20,10 @@ from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.files import errors_name, write_whole
+from hmc.engine.requests.checks import decode_line, one_line
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import calls
 from hmc.serving.client.calls import Level, Streaming
-from hmc.serving.requests.checks import decode_line, one_line
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import StreamAnswer
 from hmc.serving.requests.selectors import OF_THE_MODEL
 

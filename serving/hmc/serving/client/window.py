@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
-from hmc.serving.requests.checks import check_text
+from hmc.engine.requests.checks import check_text
 from hmc.serving.requests.results import StreamAnswer
 from hmc.serving.wire import messages as converters
 from hmc.v1 import translation_pb2 as pb

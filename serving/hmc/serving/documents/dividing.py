@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
-from hmc.serving.requests.options import MAX_ANSWER_TOKENS, DecodeOptions, Segmentation, TextOptions
+from hmc.engine.requests.options import DecodeOptions
+from hmc.serving.requests.options import MAX_ANSWER_TOKENS, Segmentation, TextOptions
 from hmc.serving.requests.results import Segment, Translation
 from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.text.segmentation.lines import LINE_END, UNSPACED_SCRIPT, Span, stripped

@@ -13,9 +13,10 @@ from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from hmc.artifact.errors import InvalidRequestError, OverloadedError
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.documents.dividing import Divided, Dividing, Joined, Part, PutTogether, named
 from hmc.serving.documents.keeping import Keeper, Submit
-from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
+from hmc.serving.requests.options import Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.text.segmentation.pieces import Piece, worded
 

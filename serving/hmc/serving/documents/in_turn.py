@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
+from hmc.engine.scheduling.postprocessor import announce_cancellation, set_exception, set_result
 from hmc.serving.documents.dividing import Divided, Part, PutTogether
 from hmc.serving.requests.options import Target
 from hmc.serving.requests.results import TextProgress, Translation
-from hmc.serving.scheduling.postprocessor import announce_cancellation, set_exception, set_result
 
 Submit = Callable[[str, Target, TextProgress | None, bool], Future[Translation]]
 """Queues a part: its text, its target, what gets its certain text, and whether it follows another part."""

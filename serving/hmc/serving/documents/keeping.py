@@ -15,7 +15,8 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from hmc.artifact.errors import FailedPreconditionError, InternalServiceError, InvalidRequestError
-from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.engine.requests.options import DecodeOptions
+from hmc.serving.requests.options import Target
 from hmc.serving.requests.results import Translation
 from hmc.serving.text.segmentation.lines import UNSPACED_SCRIPT
 

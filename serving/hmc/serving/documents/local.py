@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.documents.dividing import Dividing, Joined, PutTogether, named
 from hmc.serving.documents.documents import Divider, check_document
 from hmc.serving.documents.keeping import Submit
-from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
+from hmc.serving.requests.options import Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.source_side import SourceSide
 

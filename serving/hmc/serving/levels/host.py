@@ -14,6 +14,7 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.bundle.order import Standing, order, recommended
 from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
+from hmc.engine.requests.caller import Priority
 from hmc.serving.levels.byte_shares import disk_shares
 from hmc.serving.levels.choosing import choose, runs_on
 from hmc.serving.levels.controller import AutoController, AutoPolicy
@@ -24,7 +25,6 @@ from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
 from hmc.serving.levels.names import name_of
 from hmc.serving.levels.slots import Lease, LoadedBundle, Slot, TranslatorFactory
 from hmc.serving.levels.status import HostStatus, LevelStatus
-from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.selectors import Selector
 
 log = logging.getLogger(__name__)

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Protocol
 
 from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.engine.requests.caller import ANYONE, Caller, Priority
+from hmc.engine.requests.options import DecodeOptions
+from hmc.engine.requests.results import DeviceUse
+from hmc.engine.requests.work import LevelWork
 from hmc.serving.levels.byte_shares import FileBytes
 from hmc.serving.levels.choosing import LevelCandidate, runs_on
 from hmc.serving.levels.controller import AutoController
 from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.levels.latency import FEW_REQUESTS, FRESH_S, LatencyWindow, RequestTimes, growth
-from hmc.serving.requests.caller import ANYONE, Caller, Priority
-from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import DeviceUse, LevelBytes, TextProgress, Translation
+from hmc.serving.requests.options import Target
+from hmc.serving.requests.results import LevelBytes, TextProgress, Translation
 from hmc.serving.requests.source_side import SourceSide
-from hmc.serving.requests.work import LevelWork
 
 
 class LevelTranslator(Protocol):

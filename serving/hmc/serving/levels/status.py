@@ -8,11 +8,12 @@ from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.bundle.order import Standing
+from hmc.engine.requests.results import DeviceUse
+from hmc.engine.requests.work import LevelWork
 from hmc.serving.levels.byte_shares import byte_shares
 from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.slots import LoadedBundle, Slot
-from hmc.serving.requests.results import DeviceUse, LevelInfo, LevelList, LevelLoad, ModelInfo
-from hmc.serving.requests.work import LevelWork
+from hmc.serving.requests.results import LevelInfo, LevelList, LevelLoad, ModelInfo
 
 
 @dataclass(frozen=True)

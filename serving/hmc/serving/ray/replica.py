@@ -17,12 +17,12 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from hmc.artifact.errors import UnavailableError
+from hmc.engine.runtime.process_memory import limit_heaps
 from hmc.serving.http.call import HttpError, PlainCall
 from hmc.serving.http.methods import Methods, path_of
 from hmc.serving.levels.names import parse_models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.ray.registering import TRANSLATION
-from hmc.serving.runtime.process_memory import limit_heaps
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import AccessGate
 from hmc.serving.server.app import open_models

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.checks import check_text, check_whole
+from hmc.engine.requests.checks import check_text, check_whole
 
 OF_THE_MODEL = ("model", "source_language", "target_language")
 """Fields that choose the model, and not the level."""

@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from contextlib import aclosing
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.documents.dividing import Divided, Dividing, Joined, with_segment
 from hmc.serving.documents.documents import LONG, Divider, at, check_keep, in_thread
 from hmc.serving.levels.slots import Lease
 from hmc.serving.requests.caller import current_caller
-from hmc.serving.requests.options import DecodeOptions, Target, TextOptions
+from hmc.serving.requests.options import Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.server.streams import WaitingLine
 from hmc.serving.wire.rules import AnswerSize

@@ -19,14 +19,17 @@ from hmc.artifact.errors import (
     TooLargeError,
     Violation,
 )
+from hmc.engine.requests.caller import Caller, Priority
+from hmc.engine.requests.options import DecodeOptions
+from hmc.engine.runtime.process_memory import process_bytes
 from hmc.serving.documents.dividing import Joined
 from hmc.serving.documents.documents import check_document
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.levels.status import LevelStatus
-from hmc.serving.requests.caller import Caller, Priority, current_caller
-from hmc.serving.requests.options import DecodeOptions, Target, TextOptions
+from hmc.serving.requests.caller import current_caller
+from hmc.serving.requests.options import Target, TextOptions
 from hmc.serving.requests.results import (
     Answer,
     DocumentPiece,
@@ -37,7 +40,6 @@ from hmc.serving.requests.results import (
     Translation,
 )
 from hmc.serving.requests.selectors import Selector
-from hmc.serving.runtime.process_memory import process_bytes
 from hmc.serving.server.access.binding import check_below
 from hmc.serving.server.documents import Documents
 from hmc.serving.server.observing.metrics import Metrics, RequestRecord

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hmc.artifact.errors import UnavailableError
-from hmc.serving.runtime.process_memory import limit_heaps
+from hmc.engine.runtime.process_memory import limit_heaps
 from hmc.serving.server.app import Server
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import HmcError
-from hmc.serving.requests.options import DecodeOptions, Target, scoring_options, targets_of
+from hmc.engine.requests.options import DecodeOptions
+from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.streams import StreamText, answer_each

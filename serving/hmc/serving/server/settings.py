@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.engine.requests.options import MAX_TOKENS
+from hmc.engine.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
+from hmc.engine.runtime.memory.account import parse_budget
+from hmc.engine.runtime.packed_weights import cache_folder
 from hmc.engine.support import EXECUTORS, AnyExecutor
 from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.models import HostSettings
-from hmc.serving.requests.options import MAX_TOKENS
-from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
-from hmc.serving.runtime.memory.account import parse_budget
-from hmc.serving.runtime.packed_weights import cache_folder
 from hmc.serving.server.access.listening import parse_listener
 from hmc.serving.server.access.tokens import read_tokens
 from hmc.serving.server.observing.traces import check_trace_url

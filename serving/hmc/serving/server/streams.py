@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError, UnavailableError
+from hmc.engine.requests.caller import ANYONE, Caller
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.levels.slots import Lease
-from hmc.serving.requests.caller import ANYONE, Caller
-from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.options import Target
 from hmc.serving.requests.results import Answer, Translation
 from hmc.serving.server.observing.metrics import RequestRecord
 from hmc.serving.wire.rules import AnswerSize

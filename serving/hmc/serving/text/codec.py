@@ -10,17 +10,11 @@ from functools import lru_cache
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.tokenizer import Tokenizer
-from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import (
-    SHORTEST,
-    Alternative,
-    Decoded,
-    DecodedHypothesis,
-    TextProgress,
-    Token,
-    Translation,
-)
+from hmc.engine.decoding.constraints import Constraints
+from hmc.engine.requests.options import DecodeOptions
+from hmc.engine.requests.results import Decoded, DecodedHypothesis
+from hmc.serving.requests.options import Target
+from hmc.serving.requests.results import SHORTEST, Alternative, TextProgress, Token, Translation
 from hmc.serving.text.tokenizer import BundleTokenizer
 
 

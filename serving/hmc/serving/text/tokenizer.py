@@ -9,9 +9,9 @@ from hmc.artifact.bundle.manifest import FIX, Manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, TooLargeError
 from hmc.artifact.tokenizer.files import from_contents
 from hmc.artifact.tokenizer.tokenizer import LANGUAGE_CODE, open_tokenizer
+from hmc.engine.runtime.graphs import check_unchanged
 from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.requests.source_side import SourceSide
-from hmc.serving.runtime.graphs import check_unchanged
 
 
 class BundleTokenizer:

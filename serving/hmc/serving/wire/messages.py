@@ -10,11 +10,13 @@ import grpc
 
 from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError, Violation
-from hmc.serving.requests.options import Sampling, Segmentation, TextOptions
+from hmc.engine.requests.options import Sampling
+from hmc.engine.requests.results import DeviceUse
+from hmc.engine.requests.work import BatchLoad
+from hmc.serving.requests.options import Segmentation, TextOptions
 from hmc.serving.requests.results import (
     Alternative,
     Answer,
-    DeviceUse,
     LatencySummary,
     LevelBytes,
     LevelInfo,
@@ -28,7 +30,6 @@ from hmc.serving.requests.results import (
     Translation,
 )
 from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
-from hmc.serving.requests.work import BatchLoad
 from hmc.serving.wire.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
 

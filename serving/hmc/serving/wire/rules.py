@@ -11,7 +11,7 @@ import protovalidate
 
 from buf.validate import validate_pb2
 from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
-from hmc.serving.requests.options import DecodeOptions
+from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.requests.results import Alternative, Token, Translation
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.wire.messages import from_proto, selector_from_proto

@@ -10,8 +10,8 @@ import onnxruntime
 
 from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.serialize import in_memory
-from hmc.serving.arrays import DTYPES
-from hmc.serving.requests.results import DecodedHypothesis
+from hmc.engine.arrays import DTYPES
+from hmc.engine.requests.results import DecodedHypothesis
 
 Array = npt.NDArray[Any]
 

@@ -15,9 +15,9 @@ from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.graphs.search.graphs import author_search_end
 from hmc.compiler.graphs.search.state import SearchState
 from hmc.compiler.graphs.search.tree import SearchTree
-from hmc.serving.caches.positions import TreePositions
-from hmc.serving.decoding import beam, greedy
-from hmc.serving.decoding.state import DecodeState, Rules
+from hmc.engine.caches.positions import TreePositions
+from hmc.engine.decoding import beam, greedy
+from hmc.engine.decoding.state import DecodeState, Rules
 
 ARCH = tiny_architecture(vocab_size=24, pad_id=23)
 LogProbs = npt.NDArray[np.float32]

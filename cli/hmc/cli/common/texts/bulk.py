@@ -18,14 +18,14 @@ from hmc.cli.common.consoles import open_console
 from hmc.cli.common.options import BackendOptions, BulkOptions, chosen_server
 from hmc.cli.common.outputs import check_run_folder
 from hmc.cli.common.progress import translating
+from hmc.engine.runtime.threads import cores
 from hmc.pipelines.bulk.corpus import is_url
 from hmc.pipelines.bulk.engines import BulkLevel, EngineName
 from hmc.pipelines.bulk.run import FAILURES, Translated, translate_corpus
 from hmc.pipelines.bulk.settings import BulkSettings
-from hmc.serving.runtime.threads import cores
 
 if TYPE_CHECKING:
-    from hmc.serving.requests.options import DecodeOptions
+    from hmc.engine.requests.options import DecodeOptions
 
 
 def write_bulk(

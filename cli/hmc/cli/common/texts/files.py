@@ -22,7 +22,7 @@ from hmc.serving.requests.options import Segmentation, TextOptions
 
 if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend
-    from hmc.serving.requests.options import DecodeOptions
+    from hmc.engine.requests.options import DecodeOptions
 
 
 def check_files(texts: list[str], file: Path | None, out: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.git_lfs import refuse_pointer
 from hmc.artifact.storage.rows import null_bytes
-from hmc.serving.requests.checks import decode_line, other_form, what_to_do
+from hmc.engine.requests.checks import decode_line, other_form, what_to_do
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """decoder_search_….onnx: a decoder step with the search inside, so that a captured step feeds itself; and collect.onnx.
 
-Beam search is that of `hmc.serving.decoding.beam`, greedy search that with one row; trees of nodes are those of
+Beam search is that of `hmc.engine.decoding.beam`, greedy search that with one row; trees of nodes are those of
 speculative decoding (Miao et al. 2024, section 4.2). collect.onnx brings together what a search has written down about
 some sentences: the host reads three arrays when they have ended, however many they are, and nothing of the others.
 """

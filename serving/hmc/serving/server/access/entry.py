@@ -7,7 +7,8 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 
-from hmc.serving.requests.caller import Caller, caller_at, charged, current_caller
+from hmc.engine.requests.caller import Caller
+from hmc.serving.requests.caller import caller_at, charged, current_caller
 from hmc.serving.server.access.gate import AccessGate, Credentials, units
 from hmc.serving.server.access.tokens import Scope, caller
 from hmc.serving.server.observing.calls import CallLog, ServedCall

@@ -35,10 +35,10 @@ from hmc.artifact.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from hmc.engine.requests.work import ROW_BOUNDS
 from hmc.serving.levels.slots import Lease
 from hmc.serving.levels.status import HostStatus, LevelStatus
 from hmc.serving.requests.results import Answer
-from hmc.serving.requests.work import ROW_BOUNDS
 from hmc.serving.server.observing.calls import current_call
 from hmc.serving.wire.status import code_of
 

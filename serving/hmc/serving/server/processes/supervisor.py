@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import HmcError, UnavailableError
-from hmc.serving.runtime.threads import cores
+from hmc.engine.runtime.threads import cores
 from hmc.serving.server.access.listening import check_port, join_address, parse_listener
 from hmc.serving.server.processes.group import Group
 from hmc.serving.server.processes.worker import ServerTask, error_of, work

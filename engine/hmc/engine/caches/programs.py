@@ -1,0 +1,175 @@
+"""Caches of executors of step programs: what a graph's outputs would be, from one step of a program."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.engine.arrays import Arrays, Ints
+from hmc.engine.caches.interface import Caches
+from hmc.engine.choosing import NEVER, best_tokens, draw, log_sum_exp, penalise_repetition
+from hmc.engine.native.level import NativeBatch, NativeLevel, Rule
+from hmc.engine.reference import OwnCaches, ReferenceLevel, Source
+from hmc.engine.requests.options import MAX_TOKENS
+from hmc.engine.runtime.programs import ProgramSessions
+
+Weights = list[list[npt.NDArray[np.float32]]]
+"""Cross-attention → row → attention weights `[H, S]`."""
+
+
+def program_caches(sessions: ProgramSessions, rows: int) -> Caches:
+    """Empty caches of a batch of `rows` rows a sentence."""
+    if isinstance(sessions.program, NativeLevel):
+        return NativeCaches(sessions, sessions.program, rows)
+    return ReferenceCaches(sessions, sessions.program, rows)
+
+
+class ProgramCaches(Caches):
+    """The inputs and outputs of `run` are those of the graphs."""
+
+    def __init__(self, sessions: ProgramSessions, rows: int) -> None:
+        """rows: of each sentence."""
+        self.sessions = sessions
+        self.rows = rows
+        self.lengths: list[int] = []
+        """Source tokens of each sentence."""
+        self.listed: list[Ints] = []
+        """Of each sentence: the tokens of its shortlist. Empty for a level without shortlists."""
+
+    @abstractmethod
+    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[npt.NDArray[np.float32], Weights]:
+        """One step of all rows, which have read `lengths` tokens before. Returns logits `[R, V]` and attention."""
+
+    def groups(self, lengths: Sequence[int]) -> list[list[int]]:
+        """All together: each sentence is encoded as if it were alone."""
+        return [list(range(len(lengths)))]
+
+    def add(
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()
+    ) -> None:
+        del limits
+        self.lengths += map(len, sources)
+        if self.sessions.lexicon:
+            choose = self.sessions.lexicon.candidates
+            self.listed += [choose(source, prefix) for source, prefix in zip(sources, prefixes, strict=True)]
+
+    def keep(self, order: Sequence[int]) -> None:
+        self.lengths = [self.lengths[index] for index in order]
+        if self.listed:
+            self.listed = [self.listed[index] for index in order]
+
+    def clean(self, sentences: Sequence[int]) -> None:
+        """Nothing: no other sentence ever reads this memory before it is written anew."""
+
+    @property
+    def steps_ahead(self) -> int:
+        return 0
+
+    def run_next(self, tokens: Ints) -> Arrays:
+        del tokens
+        raise AssertionError("no step runs ahead here")
+
+    def run(self, step: Arrays) -> Arrays:
+        asked = "penalised" in step  # as the graph that also returns attention
+        logits, attention = self.step(
+            step["tokens"].astype(np.int64), step["lengths"].astype(np.int64), attention=asked
+        )
+        if self.listed:
+            hidden = np.ones(logits.shape, np.bool_)
+            for row in range(len(logits)):
+                hidden[row, self.listed[row // self.rows]] = False
+            logits = np.where(hidden, NEVER, logits)
+        if "penalised" in step:
+            logits = penalise_repetition(logits, step["penalised"], step["penalties"])
+        block = self.sessions.program.candidates.block
+        log_probs = logits - log_sum_exp(logits, block)[:, None]
+        best = best_tokens(logits, int(step["candidates"][0]))
+        outputs: Arrays = {"scores": np.take_along_axis(log_probs, best, axis=1), "ids": best}
+        wanted = step.get("wanted", np.zeros(len(logits), np.int64))
+        outputs["wanted_scores"] = np.take_along_axis(log_probs, wanted[:, None], axis=1)[:, 0]
+        if attention:
+            outputs["attention"] = self._attention(attention)
+        if "uniforms" in step:
+            drawn, weights = draw(log_probs, step["banned"], step["temperatures"], step["uniforms"], block)
+            outputs["sampled"] = drawn
+            outputs["sampled_scores"] = np.take_along_axis(log_probs, drawn[:, None], axis=1)[:, 0]
+            outputs["weights"] = np.take_along_axis(weights, best, axis=1)
+        return outputs
+
+    def _attention(self, attention: Weights) -> npt.NDArray[np.float32]:
+        """`[B, H, k, S]`: of all open cross heads, layer by layer; 0 after the end of a source."""
+        heads = sum(len(rows[0]) for rows in attention)
+        weights = np.zeros((len(self.lengths), heads, self.rows, max(self.lengths)), np.float32)
+        first = 0
+        for rows in attention:
+            last = first + len(rows[0])
+            for row, of_row in enumerate(rows):
+                sentence, beam = divmod(row, self.rows)
+                source = self.lengths[sentence]
+                weights[sentence, first:last, beam, :source] = of_row[:, :source]
+            first = last
+        return weights
+
+
+class ReferenceCaches(ProgramCaches):
+    """Of the reference executor."""
+
+    def __init__(self, sessions: ProgramSessions, level: ReferenceLevel, rows: int) -> None:
+        super().__init__(sessions, rows)
+        self.level = level
+        self.own = OwnCaches()
+        self.sources: list[Source] = []
+
+    def add(
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()
+    ) -> None:
+        super().add(sources, prefixes, limits)
+        self.sources += [self.level.encode(source) for source in sources]
+        self.own.add(len(sources) * self.rows)
+
+    def keep(self, order: Sequence[int]) -> None:
+        super().keep(order)
+        kept = np.asarray(order, np.int64)
+        self.own.take((kept[:, None] * self.rows + np.arange(self.rows)).reshape(-1))
+        self.sources = [self.sources[index] for index in order]
+
+    def reorder(self, parents: Ints) -> None:
+        self.own.take(parents)
+
+    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[npt.NDArray[np.float32], Weights]:
+        by_row = [source for source in self.sources for _ in range(self.rows)]
+        found = self.level.step(tokens, lengths, self.own, by_row)
+        return found.logits, [found.attention[layer] for layer in sorted(found.attention)] if attention else []
+
+
+class NativeCaches(ProgramCaches):
+    """Of the native executor, where the search is on the host."""
+
+    def __init__(self, sessions: ProgramSessions, level: NativeLevel, rows: int) -> None:
+        super().__init__(sessions, rows)
+        self.batch = NativeBatch(level, rows, sessions.threads)
+
+    def add(
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()
+    ) -> None:
+        super().add(sources, prefixes, limits)
+        most = self.sessions.arch.max_positions - 1
+        self.batch.admit(sources, [Rule(limit) for limit in limits or [min(MAX_TOKENS, most)] * len(sources)])
+
+    def keep(self, order: Sequence[int]) -> None:
+        super().keep(order)
+        self.batch.keep(order)
+
+    def reorder(self, parents: Ints) -> None:
+        self.batch.reorder(parents)
+
+    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[npt.NDArray[np.float32], Weights]:
+        del lengths  # the batch knows them
+        logits, weights = self.batch.step(tokens, attention=attention)
+        return logits, [list(layer) for layer in weights]
+
+    def close(self) -> None:
+        self.batch.close()

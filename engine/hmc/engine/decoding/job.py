@@ -1,0 +1,82 @@
+"""One sentence on its way through the engine. Plain data; `hmc.engine.scheduling.planning` makes it from a request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.bundle.manifest import Variant
+from hmc.engine.decoding.attention_trace import AttentionTrace
+from hmc.engine.decoding.constraints import Constraints
+from hmc.engine.decoding.state import Rules
+from hmc.engine.requests.options import DecodeOptions
+from hmc.engine.requests.results import Decoded
+
+Finish = Callable[[Decoded], Any]
+"""Makes what the caller of a sentence gets from its hypotheses."""
+Progress = Callable[[tuple[int, ...]], None]
+"""Gets the target tokens that no later step can change, each time there are more of them."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The properties that all sentences of one batch share."""
+
+    rows: int
+    """Hypotheses of each sentence."""
+    variant: Variant | None = None
+    """The decoder graph that they need; None: the plain one."""
+    interactive: bool = True
+    """Whether they are of `Priority.INTERACTIVE`. Their batches are small, and so their steps are quick."""
+
+
+@dataclass
+class Job:
+    """One sentence."""
+
+    source: Sequence[int]
+    """Source token ids, EOS last."""
+    options: DecodeOptions
+    constraints: Constraints
+    rules: Rules
+    mode: Mode
+    heads: npt.NDArray[np.int64] | None = None
+    """Cross-attention heads to trace; None traces none."""
+    uniforms: npt.NDArray[np.float32] | None = None
+    """`[rows, limit]` random numbers of a sampled sentence."""
+    progress: Progress | None = None
+    finish: Finish | None = None
+    """None: the caller gets the hypotheses as they are."""
+    future: Future[Any] = field(default_factory=Future)
+    """Ends with what `finish` makes."""
+    submitted: float = field(default_factory=time.monotonic)
+    started: float = 0.0
+    """When the sentence joined its batch, on the clock of `submitted`. On a device it may have been encoded before."""
+    reported: int = 0
+    """Target tokens that `progress` was given last."""
+
+    @cached_property  # asked for every sentence whenever one leaves its batch
+    def longest(self) -> int:
+        """Positions that its caches may need for a row: of the source, or of the longest target."""
+        return max(len(self.source), self.rules.limit)
+
+    @cached_property  # asked for every sentence at every step
+    def watched(self) -> bool:
+        """Whether the search has to see every step: the sentence has `progress`, a prefix or banned tokens."""
+        return self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)
+
+    def report(self, tokens: tuple[int, ...]) -> None:
+        """Gives the caller the tokens that are certain."""
+        if self.progress is not None and not self.future.cancelled():
+            self.progress(tokens)
+
+    def trace(self) -> AttentionTrace | None:
+        """An empty trace, if the sentence asks for one."""
+        return None if self.heads is None else AttentionTrace(len(self.source), self.heads)

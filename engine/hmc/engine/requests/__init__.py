@@ -1,0 +1,1 @@
+"""What a caller asks of the engine, and what it answers."""

@@ -1,0 +1,256 @@
+"""What one worker does next: which waiting sentences start, which batches run, and which memory is given back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from hmc.engine.decoding.job import Job, Mode
+from hmc.engine.scheduling.budgets import Budget, TokenBudget
+from hmc.engine.scheduling.policy import AdmissionPolicy, TimeSlices
+from hmc.engine.scheduling.queue import WaitingQueue
+
+MOST_AT_ONCE = 4096
+"""Source tokens of other than interactive sentences after which no more start before the next step, in a worker of up
+to 128 rows: interactive sentences wait while they are encoded."""
+MOST_AHEAD = 256
+"""Sentences at the head of their line that `Scheduler.upcoming` looks at."""
+
+Running = dict[Mode, dict[Future[Any], Job]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What has to be done before the next step, in this order."""
+
+    evicted: list[Mode]
+    """Modes of empty batches whose caches are to be freed."""
+    started: dict[Mode, list[Job]]
+    """Sentences that join the batch of their mode."""
+
+
+class Scheduler:
+    """The scheduler of one worker. It knows which sentences run, by their mode; the worker holds the batches.
+
+    The workers of a level share the queue. The lock of the queue also guards the running sentences of all schedulers.
+    """
+
+    def __init__(
+        self,
+        queue: WaitingQueue,
+        workers: list[Scheduler],
+        *,
+        max_rows: int,
+        max_tokens: int,
+        budget: Callable[[], Budget] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """workers: the schedulers of all workers of the level; this one appends itself. max_rows, max_tokens: of all
+        batches of this worker together (see `TokenBudget`). budget: makes another kind of budget for their memory.
+        clock: seconds, from any start."""
+        self._queue, self._workers, self._clock = queue, workers, clock
+        self.max_rows, self.max_tokens = max_rows, max_tokens
+        self._new_budget = budget or (lambda: TokenBudget(max_tokens))
+        self._policy = AdmissionPolicy(max_rows)
+        self._paused = self._resting = False
+        self._forget_all()
+        workers.append(self)
+
+    def _forget_all(self) -> None:
+        self._running: Running = {}  # only modes of which a sentence runs
+        self._cancelled: set[Future[Any]] = set()
+        self._budget, self._slices = self._new_budget(), TimeSlices()
+        self._too_long: tuple[int, int] | None = None
+        """(free rows, interactive sentences that wait) when the budget last refused a sentence. While both numbers stay
+        the same, the budget would refuse it again."""
+        self._stepping: list[Mode] = []
+        self._began, self._until, self._free = 0.0, 0.0, 0
+
+    # ---- the worker's loop ----
+
+    def schedule(self) -> Plan | None:
+        """Waits until there is something to do. None: the queue is closed and no sentence is left."""
+        queue, idle = self._queue, False
+        with queue.changed:
+            while not ((queue.ready and not self._paused) or self._running):
+                if queue.closed and not len(queue):
+                    return None
+                if evicted := self._budget.evict(self._clock()):
+                    return Plan(evicted, {})
+                queue.changed.wait(self._budget.next_eviction(self._clock()))
+                idle = True
+            started = self._start_and_measure(idle=idle) if queue.ready and not self._paused else {}
+        return Plan(self._budget.evict(self._clock()) if self._budget.any_empty else [], started)
+
+    def upcoming(self, mode: Mode) -> list[Job]:
+        """The sentences of this mode that will start next, as it looks now. They stay in the queue. None if other
+        workers take from it, too: nobody knows then which of them start here."""
+        return self._queue.upcoming(mode, MOST_AHEAD) if len(self._workers) == 1 else []
+
+    def begin_step(self) -> list[Mode]:
+        """Chooses the batches that run this step, and returns their modes."""
+        running = list(self._running)
+        self._stepping, self._began, self._free = self._slices.choose(running), self._clock(), self._free_rows()
+        limit = self._slices.left if self._stepping and self._stepping[0].interactive else 0.0
+        self._until = math.inf if len(running) < 2 else self._began + limit
+        return self._stepping
+
+    def encoded(self, mode: Mode, seconds: float) -> None:
+        """Accounts for the encoding of sentences of this mode."""
+        self._slices.count([mode], seconds)
+
+    def undisturbed(self) -> bool:
+        """Whether a batch may run another step at once: no other batch is to run, no sentence can start, and none was
+        cancelled. A batch calls this between two steps, without the lock."""
+        if len(self._stepping) > 1 or self._clock() >= self._until:
+            return False
+        return self._nothing_can_start() and not self._cancelled
+
+    def end_step(self, left: Sequence[Job]) -> None:
+        """Accounts for the step. left: sentences that have left their batches."""
+        self._slices.count(self._stepping, self._clock() - self._began)
+        if not left:
+            return
+        modes = set()
+        with self._queue.changed:
+            for job in left:
+                modes.add(job.mode)
+                self._running[job.mode].pop(job.future, None)
+                self._cancelled.discard(job.future)
+            for mode in modes:
+                self._resize(mode)
+
+    def drop(self, mode: Mode) -> list[Job]:
+        """Forgets the batch of this mode, and returns its sentences."""
+        with self._queue.changed:
+            jobs = self._running.pop(mode, {})
+            self._cancelled -= jobs.keys()
+            self._budget.forget(mode)
+        return list(jobs.values())
+
+    def give_up(self, keep: Container[Mode]) -> Mode | None:
+        """Forgets the batch that has been empty for longest, and returns its mode; None if there is none but `keep`."""
+        with self._queue.changed:
+            mode = next((mode for mode in self._budget.empties if mode not in keep), None)
+            if mode is not None:
+                self._budget.forget(mode)
+        return mode
+
+    def drop_all(self) -> list[Job]:
+        """Forgets every sentence: those that ran here and those that wait for any worker. Returns them."""
+        with self._queue.changed:
+            jobs = [job for batch in self._running.values() for job in batch.values()]
+            self._forget_all()
+            return [*jobs, *self._queue.clear()]
+
+    def rest(self, seconds: float) -> None:
+        """Waits so long, or until the queue is closed. Sentences that come are left to the other workers, and end the
+        wait only where all of them rest."""
+        with self._queue.changed:
+            self._resting = True
+            self._queue.changed.notify_all()
+            self._queue.changed.wait_for(self._is_needed, seconds)
+            self._resting = False
+
+    def _is_needed(self) -> bool:
+        waits = bool(len(self._queue)) and all(worker._resting for worker in self._workers)
+        return self._queue.closed or waits
+
+    # ---- other threads ----
+
+    def pause(self, paused: bool) -> None:
+        """While it is paused, no sentence starts here; those that run go on."""
+        with self._queue.changed:
+            self._paused = paused
+            self._queue.changed.notify_all()
+
+    def running(self) -> list[Job]:
+        """The sentences that run here."""
+        with self._queue.changed:
+            return [job for jobs in self._running.values() for job in jobs.values()]
+
+    def count(self, *, interactive: bool = False) -> int:
+        """How many sentences run here. interactive: count interactive ones only."""
+        with self._queue.changed:
+            return sum(len(jobs) for mode, jobs in self._running.items() if mode.interactive or not interactive)
+
+    def batches(self) -> list[tuple[Mode, int]]:
+        """The batches that run here: their modes and sentences."""
+        with self._queue.changed:
+            return [(mode, len(jobs)) for mode, jobs in self._running.items()]
+
+    def rows(self, mode: Mode) -> int:
+        """Rows of the batch of this mode. For the worker's own thread."""
+        return mode.rows * len(self._running.get(mode, ()))
+
+    def note_cancelled(self, future: Future[Any]) -> None:
+        """The caller cancelled this sentence: if it runs here, it leaves after the present step."""
+        with self._queue.changed:
+            if any(future in jobs for jobs in self._running.values()):
+                self._cancelled.add(future)
+
+    # ---- admission ----
+
+    def _start_and_measure(self, *, idle: bool) -> dict[Mode, list[Job]]:
+        interactive, others = self._queue.interactive, self._queue.others
+        started = self._start()
+        self._queue.looked(interactive, others, idle=idle)
+        return started
+
+    def _start(self) -> dict[Mode, list[Job]]:
+        """Takes the sentences that start now from the queue. Leaves an equal part to each other worker that is idle."""
+        queue, free, started = self._queue, self._free_rows(), dict[Mode, list[Job]]()
+        mode = queue.first().mode
+        waiting, interactive = queue.ready * mode.rows, queue.interactive * mode.rows
+        if self._policy.holds_back(free, waiting, interactive):
+            return started
+        room, most = self._budget.room(mode, self._budget.need(queue.first()))
+        if self._policy.holds_back(min(free, room), waiting, interactive, most):
+            self._too_long = free, queue.interactive
+            return started
+        saving = self._policy.saves_rows(free, waiting)
+        others = [each for each in self._workers if each is not self]
+        idle = sum(not (each._running or each._paused or each._resting) for each in others)
+        left_over = queue.ready - -(-queue.ready // (1 + idle))
+        self._too_long = None
+        tokens, most_tokens = 0, max(MOST_AT_ONCE, 32 * self.max_rows)
+        while queue.ready > left_over and (queue.interactive or not saving) and tokens < most_tokens:
+            job = queue.first()
+            if job.mode.rows > free:
+                break
+            if not self._budget.take(job.mode, job.mode.rows, self._budget.need(job)):
+                self._too_long = free, queue.interactive
+                break
+            queue.take()
+            self._running.setdefault(job.mode, {})[job.future] = job
+            started.setdefault(job.mode, []).append(job)
+            free -= job.mode.rows
+            tokens += 0 if job.mode.interactive else len(job.source)
+        queue.announce_space()
+        return started
+
+    def _nothing_can_start(self) -> bool:
+        """Whether `_start` would take nothing. It reads without the lock, so the answer may be one step old."""
+        waiting, free = self._queue.ready, self._free
+        if self._paused or not (waiting and free):
+            return True
+        interactive = self._queue.interactive
+        if (free, interactive) == self._too_long:
+            return True
+        return self._policy.holds_back(free, waiting, interactive)
+
+    def _free_rows(self) -> int:
+        """Rows that no running sentence of this worker uses."""
+        return self.max_rows - sum(mode.rows * len(jobs) for mode, jobs in self._running.items())
+
+    def _resize(self, mode: Mode) -> None:
+        """After sentences have left the batch of this mode."""
+        if jobs := self._running[mode]:
+            self._budget.resize(mode, len(jobs) * mode.rows, max(map(self._budget.need, jobs.values())))
+        else:
+            del self._running[mode]
+            self._budget.empty(mode, self._clock())

@@ -1,0 +1,91 @@
+"""The native executor behind every option of a request: the answers of the reference, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.engine.runtime.test_reference import OPTIONS, TEXTS, translated
+
+from hmc.artifact import InvalidRequestError
+from hmc.engine.native import library
+from hmc.serving import DecodeOptions, Translator
+from hmc.serving.client import Client
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
+
+pytestmark = pytest.mark.skipif(library.best() is None, reason="there is no native executor for this machine")
+MORE = {
+    "patience": DecodeOptions(beam_size=3, patience=2.0, n_best=3),
+    "patience of one": DecodeOptions(beam_size=1, patience=1.0),
+    "penalty": DecodeOptions(length_penalty=0.0, n_best=2, token_scores=True),
+    "short": DecodeOptions(beam_size=2, max_length=3),
+    "long": DecodeOptions(beam_size=2, min_length=20, max_length=30),
+}
+
+
+@pytest.mark.parametrize("level", ["h12", "h12-int8"])
+@pytest.mark.parametrize("name", [*OPTIONS, *MORE])
+def test_every_option(lively_bundle: Path, level: str, name: str) -> None:
+    options = (OPTIONS | MORE)[name]
+    assert translated(lively_bundle, level, "native", options) == translated(lively_bundle, level, "reference", options)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_prefixes_and_given_translations(lively_bundle: Path, beam: int) -> None:
+    options = DecodeOptions(beam_size=beam)
+    found = {}
+    for executor in ("native", "reference"):
+        with Translator(lively_bundle, "full-int8", device="cpu", executor=executor) as translator:
+            begun = translator.translate(TEXTS, options, ["Two dogs"] * len(TEXTS), segmentation="none")
+            scored = translator.score(TEXTS, TEXTS[::-1], DecodeOptions(token_scores=True))
+            found[executor] = begun, scored
+    assert found["native"] == found["reference"]
+
+
+@pytest.mark.parametrize("name", ["beam 4", "greedy", "bans", "sampling"])
+def test_shortlists(listed_bundle: Path, name: str) -> None:
+    level = "full-int8-shortlist"
+    ours = translated(listed_bundle, level, "native", OPTIONS[name])
+    assert ours == translated(listed_bundle, level, "reference", OPTIONS[name])
+
+
+def test_many_callers_at_once_and_some_that_leave(lively_bundle: Path) -> None:
+    """Every answer is that of the sentence alone, whoever else comes, waits or is cancelled."""
+    options = DecodeOptions(beam_size=2)
+    with Translator(lively_bundle, "h12-int8", device="cpu", threads=1, workers=2, executor="native") as translator:
+        alone = [translator.translate([text], options, segmentation="none")[0] for text in TEXTS]
+        wrong = []
+
+        def ask(text: int) -> None:
+            for turn in range(20):
+                future = translator.submit(TEXTS[text], replace(options, min_length=40, max_length=60))
+                if turn % 3 == 0:
+                    future.cancel()
+                found = translator.submit(TEXTS[text], options).result()
+                if found != alone[text]:
+                    wrong.append(found)
+
+        threads = [threading.Thread(target=ask, args=(text,)) for text in range(len(TEXTS))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_a_server_streams_pieces(lively_bundle: Path) -> None:
+    settings = ServerSettings(port=0, device="cpu", levels=("h5-int8",), default_level="h5-int8", executor="native")
+    with BackgroundServer(lively_bundle, settings) as running, Client(running.address) as client:
+        answer = client.translate(TEXTS, segmentation="none")
+        assert [each.text for each in answer] == [
+            each.text for each in translated(lively_bundle, "h5-int8", "reference", DecodeOptions())
+        ]
+
+
+def test_where_it_was_not_built(lively_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "best", lambda: None)
+    with pytest.raises(InvalidRequestError, match="this installation has no library for it; build it"):
+        Translator(lively_bundle, "h12-int8", device="cpu", executor="native")
