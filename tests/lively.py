@@ -1,5 +1,5 @@
-"""Fixtures of engine and serving. The random model is tuned so that its translations differ in words and lengths; a plain random one repeats
-one token."""
+"""Fixtures of engine and serving. The random model is tuned so that its translations differ in words and lengths; a plain
+random one repeats one token."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
+
+from hmc.artifact import Precision, load_checkpoint, read_manifest, save_checkpoint
+from hmc.artifact.bundle.shortlist import Lexicon
+from hmc.engine.scheduling.worker import Worker
+from hmc.serving import Translator
 from tests.artifact.marian.opus import opus_directory
 from tests.bundles import bundle_at
 from tests.once import Once
@@ -16,11 +21,6 @@ from tests.serving.fakes import FakeFactory
 from tests.serving.held_steps import HeldSteps, holding
 from tests.serving.reference import Pieces, Reference
 from tests.tiny import LEVELS, SENTENCES, tiny_checkpoint_at
-
-from hmc.artifact import Precision, load_checkpoint, read_manifest, save_checkpoint
-from hmc.artifact.bundle.shortlist import Lexicon
-from hmc.engine.scheduling.worker import Worker
-from hmc.serving import Translator
 
 
 @pytest.fixture(scope="session")
