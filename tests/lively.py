@@ -1,5 +1,5 @@
-"""Fixtures of engine and serving. The random model is tuned so that its translations differ in words and lengths; a plain
-random one repeats one token."""
+"""Fixtures of engine and serving. Their random model is tuned so that its translations differ in words and lengths; a
+plain random one repeats one token."""
 
 from __future__ import annotations
 
