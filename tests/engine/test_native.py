@@ -144,10 +144,12 @@ def test_greedy_search_takes_the_best_tokens(level: ReferenceLevel, native: Nati
             total += float(score)
             tokens.append(best[0])
         ended = tokens[-1] == level.arch.eos_id
-        assert found[1].tolist() == [total]
-        assert found[2].tolist() == [len(tokens) - 1]
-        assert found[4].tolist() == [int(ended)]
-        assert found[6][: len(tokens) - 1, 0].tolist()[: len(tokens) - 1 - ended] == tokens[1 : len(tokens) - ended]
+        ranks, lengths, complete, ids, each = found
+        assert ranks.tolist() == [total / (len(tokens) - 1)]
+        assert lengths.tolist() == [len(tokens) - 1]
+        assert complete.tolist() == [int(ended)]
+        assert ids.tolist() == [tokens[1:]]
+        assert each.tolist() == [scores]
 
 
 @needs_library
@@ -199,9 +201,9 @@ def test_threads_change_no_bit(native: NativeLevel, threads: int) -> None:
 @needs_library
 def test_limits_and_patience(native: NativeLevel) -> None:
     (short,) = searched(native, SOURCES[:1], 2, Rule(1))
-    assert short[2].tolist() == [1, 1]
+    assert short[1].tolist() == [1, 1]
     (longer,) = searched(native, SOURCES[:1], 2, Rule(12, min_length=12))
-    assert set(longer[2].tolist()) == {12}
+    assert set(longer[1].tolist()) == {12}
     batch = NativeBatch(native, 2)
     batch.admit(SOURCES[:1], [Rule(30, enough=5)])
     batch.run(100)
@@ -268,6 +270,8 @@ def test_arguments_that_would_read_elsewhere_are_refused(native: NativeLevel) ->
         batch.run(1)  # sentences that have ended do not go on
     with pytest.raises(ValueError, match="cannot collect"):
         batch.collect([3], 1, 2)
+    with pytest.raises(ValueError, match="cannot collect"):
+        batch.collect([0], 0, 2)  # no room for the tokens that it has
     batch.sources = [1, 1, 1]  # attention has no room for longer sources
     with pytest.raises(ValueError, match="cannot step"):
         batch.step(np.zeros(6), attention=True)

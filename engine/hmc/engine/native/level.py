@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -213,6 +215,21 @@ class NativeLevel:
             self._handle = None
 
 
+class Found(NamedTuple):
+    """Hypotheses of n sentences, best first: m entries of T tokens each."""
+
+    ranks: npt.NDArray[np.float64]
+    """`[n, m]` log P / length ** penalty. −∞: there is no such hypothesis."""
+    lengths: Int32
+    """`[n, m]` tokens, EOS included."""
+    complete: Int32
+    """`[n, m]` 1: EOS ends it; 0: it was cut off."""
+    tokens: Int32
+    """`[n, m, T]` 0 behind the last."""
+    scores: Float32
+    """`[n, m, T]` log-probability of each token."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """When the search of a sentence ends."""
@@ -222,6 +239,12 @@ class Rule:
     length_penalty: float = 1.0
     enough: int = 0
     """Ended hypotheses that end the search; 0: as many as there are rows, and none that runs is better."""
+
+
+@lru_cache(maxsize=64)
+def _powers(exponent: float, most: int) -> ctypes.Array[ctypes.c_double]:
+    """n ** exponent of n from 0 to `most`; 1 for n = 0. Computed here, because `pow` differs between C libraries."""
+    return (ctypes.c_double * (most + 1))(*[max(n, 1) ** exponent for n in range(most + 1)])
 
 
 class NativeBatch:
@@ -250,24 +273,21 @@ class NativeBatch:
 
     def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[Rule]) -> None:
         """Encodes sentences, token ids with EOS, and appends them."""
+        lengths = [len(source) for source in sources]
         starts = np.zeros(len(sources) + 1, np.int32)
-        np.cumsum([len(source) for source in sources], out=starts[1:])
-        tokens = np.concatenate([np.asarray(source, np.int32) for source in sources])
-        tables = []
+        np.cumsum(lengths, out=starts[1:])
+        tokens = np.fromiter(chain.from_iterable(sources), np.int32, int(starts[-1]))
+        most = self.level.arch.max_positions
         structs = (c.RulesStruct * len(rules))()
         for struct, rule in zip(structs, rules, strict=True):
-            table = (ctypes.c_double * (rule.limit + 1))(
-                *[max(n, 1) ** rule.length_penalty for n in range(rule.limit + 1)]
-            )
-            tables.append(table)
             struct.limit = rule.limit
             struct.min_length = rule.min_length
             struct.enough = rule.enough
-            struct.penalties = table
+            struct.penalties = _powers(rule.length_penalty, most)
         result = self._library.hmc_admit(self._handle, len(sources), starts.ctypes.data, tokens.ctypes.data, structs)
         _check(result, "admit sentences")
         self.count += len(sources)
-        self.sources += [len(source) for source in sources]
+        self.sources += lengths
 
     def keep(self, order: Sequence[int]) -> None:
         """Sentence i becomes what sentence order[i] was; the others go."""
@@ -287,19 +307,21 @@ class NativeBatch:
         self._library.hmc_states(self._handle, states.ctypes.data, lengths.ctypes.data)
         return states, lengths
 
-    def collect(self, sentences: Sequence[int], steps: int, hypotheses: int) -> tuple[npt.NDArray[Any], ...]:
-        """What n sentences have found in up to T = `steps` steps: ranks, totals, lengths, rows, complete and finals of
-        hypotheses `[n, hypotheses]`, best first (a rank of −∞: there is none), and the tokens, parents and scores of
-        each step `[n, T, rows]`. What these mean says `hmc.engine.decoding.history.Ended`."""
-        many = (len(sentences), hypotheses)
-        history = (len(sentences), steps, self.rows)
-        arrays: list[npt.NDArray[Any]] = [np.empty(many), np.empty(many)]
-        arrays += [np.empty(many, np.int32) for _ in range(3)]
-        arrays += [np.empty(many, F), np.zeros(history, np.int32), np.zeros(history, np.int32), np.zeros(history, F)]
-        for entry, sentence in enumerate(sentences):
-            at = [array.ctypes.data + entry * array.strides[0] for array in arrays]
-            _check(self._library.hmc_collect(self._handle, sentence, hypotheses, *at[:6], steps, *at[6:]), "collect")
-        return tuple(arrays)
+    def collect(self, sentences: Sequence[int], steps: int, hypotheses: int) -> Found:
+        """What n sentences have found, of which none has more than `steps` tokens."""
+        numbers = np.asarray(sentences, np.int32)
+        entries = (len(sentences), hypotheses)
+        found = Found(
+            np.empty(entries),
+            np.empty(entries, np.int32),
+            np.empty(entries, np.int32),
+            np.zeros((*entries, steps), np.int32),
+            np.zeros((*entries, steps), F),
+        )
+        where = [array.ctypes.data for array in found]
+        result = self._library.hmc_collect(self._handle, len(numbers), numbers.ctypes.data, hypotheses, steps, *where)
+        _check(result, "collect")
+        return found
 
     def step(self, tokens: npt.NDArray[Any], *, attention: bool = False) -> tuple[Float32, list[Float32]]:
         """One step whose search is the caller's. tokens `[R]`: the last of each row.

@@ -10,7 +10,7 @@ from typing import Any
 
 from hmc.engine.native.build import library_name
 
-INTERFACE = 2
+INTERFACE = 3
 """Of the C functions; a library of another interface is not used."""
 FOLDER = Path(__file__).parent / "built"
 """Where the build puts the libraries."""
@@ -135,7 +135,7 @@ def load(path: Path) -> ctypes.CDLL:
         "hmc_keep": (c_int32, [c_void_p, c_int32, c_void_p]),
         "hmc_run": (c_int32, [c_void_p, c_int32]),
         "hmc_states": (None, [c_void_p, c_void_p, c_void_p]),
-        "hmc_collect": (c_int32, [c_void_p, c_int32, c_int32, *[c_void_p] * 6, c_int32, *[c_void_p] * 3]),
+        "hmc_collect": (c_int32, [c_void_p, c_int32, c_void_p, c_int32, c_int32, *[c_void_p] * 5]),
         "hmc_step": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_int32]),
         "hmc_reorder": (c_int32, [c_void_p, c_void_p]),
     }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from hmc.engine.decoding.history import Ended, hypotheses
+from hmc.engine.arrays import NEG_INF
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.native.level import FAILED, RUNS, NativeBatch, NativeLevel, Rule
-from hmc.engine.requests.results import Decoded
+from hmc.engine.requests.results import Decoded, DecodedHypothesis
 from hmc.engine.scheduling.batch import Outcome, compact
 
 AT_ONCE_S = 0.002
@@ -51,33 +52,48 @@ class NativeSearchBatch:
             self._step_s = max((time.monotonic() - began) / steps, 1e-6)
             states, lengths = self.batch.states()
             ended = np.flatnonzero(states != RUNS).tolist()
-            if ended or not undisturbed():
+            quiet = undisturbed()
+            if ended or not quiet:
                 break
         outcome = Outcome()
         if ended:
-            outcome.ended += self._decoded(ended, [bool(states[n] == FAILED) for n in ended], int(lengths[ended].max()))
+            outcome.ended += self._decoded(ended, states[ended].tolist(), int(lengths[ended].max()))
         gone = set(ended)
-        for index, job in enumerate(self.jobs):
-            if index not in gone and job.future.cancelled():
-                gone.add(index)
-                outcome.ended.append((job, None))
+        if not quiet:  # otherwise none was cancelled
+            for index, job in enumerate(self.jobs):
+                if index not in gone and job.future.cancelled():
+                    gone.add(index)
+                    outcome.ended.append((job, None))
         if gone:
             stay = compact(len(self.jobs), gone)
             self.batch.keep(stay)
             self.jobs = [self.jobs[index] for index in stay]
         return outcome
 
-    def _decoded(self, ended: list[int], failed: list[bool], steps: int) -> list[tuple[Job, Decoded | None]]:
-        """The results of sentences whose searches have ended."""
+    def _decoded(self, ended: list[int], states: list[int], steps: int) -> list[tuple[Job, Decoded | None]]:
+        """The results of sentences whose searches have ended, in so many steps at most. states: of each."""
         jobs = [self.jobs[index] for index in ended]
-        n_best = [job.options.n_best for job in jobs]
-        found = Ended(*self.batch.collect(ended, steps, max(n_best)))
-        best = hypotheses(found, failed, n_best, [job.rules.length_penalty for job in jobs])
+        found = self.batch.collect(ended, steps, max(job.options.n_best for job in jobs))
         now = time.monotonic()
-        return [
-            (job, Decoded(each, job.started - job.submitted, now - job.started))
-            for job, each in zip(jobs, best, strict=True)
-        ]
+        results: list[tuple[Job, Decoded | None]] = []
+        for job, state, *entries in zip(jobs, states, *[array.tolist() for array in found], strict=True):
+            if state == FAILED:
+                best = [DecodedHypothesis((), math.nan, complete=False)]
+            else:
+                best = _hypotheses(*entries)[: job.options.n_best]
+            results.append((job, Decoded(tuple(best), job.started - job.submitted, now - job.started)))
+        return results
+
+
+def _hypotheses(
+    ranks: list[float], lengths: list[int], complete: list[int], tokens: list[list[int]], scores: list[list[float]]
+) -> list[DecodedHypothesis]:
+    """The hypotheses of one sentence, from the entries of `Found`."""
+    found = []
+    for rank, length, ended, ids, each in zip(ranks, lengths, complete, tokens, scores, strict=True):
+        if rank > NEG_INF:
+            found.append(DecodedHypothesis(tuple(ids[: length - ended]), rank, bool(ended), tuple(each[:length])))
+    return found
 
 
 def _rule(job: Job) -> Rule:

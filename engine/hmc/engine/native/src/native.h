@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define HMC_INTERFACE 2
+#define HMC_INTERFACE 3
 #define HMC_MOST_ROWS 16 /* hypotheses of a sentence */
 #define HMC_MOST_WIDTH 256 /* of a head */
 
@@ -102,11 +102,11 @@ int hmc_run(hmc_batch *batch, int32_t steps);
 /* State of each sentence [count]: 0 it runs, 1 it has ended, 2 it has failed; and its tokens. */
 void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths);
 
-/* What a sentence has found, as `Ended` of hmc/serving/decoding/history.py has it. hypotheses: entries of each of the
-   six arrays; those behind the last have the rank −∞. steps: those that the history arrays [steps, rows] hold. */
-int hmc_collect(const hmc_batch *batch, int32_t sentence, int32_t hypotheses, double *ranks, double *totals,
-                int32_t *lengths, int32_t *row, int32_t *complete, float *finals, int32_t steps, int32_t *tokens,
-                int32_t *parents, float *scores);
+/* What `count` sentences have found. Each has `hypotheses` entries, best first; those behind its last have the rank −∞
+   and the length 0. lengths: tokens, EOS counted where complete is 1. tokens, scores: [count, hypotheses, steps], each
+   token and its log-probability; entries behind a length are left as they were. */
+int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *sentences, int32_t hypotheses, int32_t steps,
+                double *ranks, int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores);
 
 /* One step whose search is the host's: the last token of every row → logits [rows of all, vocabulary]. attention: weights
    over source positions of every AttendSource in order, [rows of all, heads, longest]; NULL: not wanted. */

@@ -1,4 +1,4 @@
-/* Greedy and beam search, as hmc/serving/decoding/beam.py has it: totals in 64 bits, ties to the earlier candidate. */
+/* Greedy and beam search, as hmc/engine/decoding/beam.py has it: totals in 64 bits, ties to the earlier candidate. */
 #include <stdlib.h>
 
 #include "internal.h"
@@ -136,24 +136,38 @@ void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths) {
   }
 }
 
-int hmc_collect(const hmc_batch *batch, int32_t number, int32_t hypotheses, double *ranks, double *totals,
-                int32_t *lengths, int32_t *row, int32_t *complete, float *finals, int32_t steps, int32_t *tokens,
-                int32_t *parents, float *scores) {
-  if (!batch || number < 0 || number >= batch->count || hypotheses < 0 || steps < 0) return HMC_BAD_ARGUMENT;
-  const sentence *s = batch->sentences[number];
-  for (int i = 0; i < hypotheses; i++) {
-    const int there = i < s->ended_count;
-    const hypothesis h = there ? s->ended[i] : (hypothesis){-INFINITY, -INFINITY, 0, 0, 0, 0};
-    ranks[i] = h.rank;
-    totals[i] = h.total;
-    lengths[i] = h.length;
-    row[i] = h.row;
-    complete[i] = h.complete;
-    finals[i] = h.final;
+/* A hypothesis from its last token back to its first. */
+static void follow(const hmc_batch *batch, const sentence *s, const hypothesis *h, int32_t *tokens, float *scores) {
+  const int written = h->length - h->complete;
+  if (h->complete) {
+    tokens[written] = batch->level->eos;
+    scores[written] = h->final;
   }
-  const size_t numbers = (size_t)(steps < s->position ? steps : s->position) * batch->rows;
-  memcpy(tokens, s->tokens, numbers * 4);
-  memcpy(parents, s->parents, numbers * 4);
-  memcpy(scores, s->scores, numbers * 4);
+  int32_t row = h->row;
+  for (int step = written - 1; step >= 0; step--) {
+    const int32_t at = step * batch->rows + row;
+    tokens[step] = s->tokens[at];
+    scores[step] = s->scores[at];
+    row = s->parents[at];
+  }
+}
+
+int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *numbers, int32_t hypotheses, int32_t steps,
+                double *ranks, int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores) {
+  if (!batch || count < 0 || hypotheses < 0 || steps < 0) return HMC_BAD_ARGUMENT;
+  for (int n = 0; n < count; n++) {
+    if (numbers[n] < 0 || numbers[n] >= batch->count) return HMC_BAD_ARGUMENT;
+    const sentence *s = batch->sentences[numbers[n]];
+    for (int i = 0; i < hypotheses; i++) {
+      const size_t at = (size_t)n * hypotheses + i;
+      const int there = i < s->ended_count;
+      const hypothesis h = there ? s->ended[i] : (hypothesis){-INFINITY, -INFINITY, 0, 0, 0, 0};
+      if (h.length > steps) return HMC_BAD_ARGUMENT;
+      ranks[at] = h.rank;
+      lengths[at] = h.length;
+      complete[at] = h.complete;
+      follow(batch, s, &h, tokens + at * steps, scores + at * steps);
+    }
+  }
   return 0;
 }
