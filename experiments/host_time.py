@@ -1,10 +1,12 @@
-"""What the host does for a sentence, beside its executor: microseconds of processor time a sentence, ids in, ids out.
+"""What the host does for a sentence beside its executor: microseconds of processor time, ids in, ids out.
 
-    python -m experiments.host_time BUNDLE --source FILE [--level full-int8] [--sentences 2048] [--beams 1,4] [--profile]
+    python -m experiments.host_time BUNDLE [--level full-int8] [--sentences 4096] [--beams 1,4] [--profile]
 
-Sentences are submitted to the engine of one worker of one thread, all at once, as bulk. Time within the native executor
-is counted apart, by a clock around each of its calls. What is left is the engine: plans, the queue, the scheduler,
-batches, results, futures. --profile also prints where it goes, as cProfile sees it.
+The native executor's library is replaced by one that computes nothing: each sentence of n tokens ends after n + 2
+steps with as many hypotheses as rows. Sentences of 6 to 45 tokens are submitted to an engine of one worker, all at
+once, as bulk. What remains is the engine: plans, the queue, the scheduler, batches, results and futures; a `Future` of
+the standard library is timed beside it. While a real executor runs, its weights push Python out of the processor's
+caches, so the same work then takes longer. --profile prints where the worker's time goes.
 """
 
 from __future__ import annotations
@@ -12,91 +14,173 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+import random
+import subprocess
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from experiments.support.script import run_script
+from hmc.engine.decoding.job import Sentence
+from hmc.engine.native import library
+from hmc.engine.native.build import compiler
 from hmc.engine.requests.caller import Priority
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.scheduling.engine import Engine
+from hmc.engine.scheduling.worker import Worker
 from hmc.serving import Translator
 
-CALLS = ("hmc_admit", "hmc_run", "hmc_keep", "hmc_states", "hmc_collect")
+IDLE = r"""
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "native.h"
+#define MOST 160
+struct hmc_batch { int rows, count; int at[MOST], end[MOST]; };
+int hmc_interface(void) { return HMC_INTERFACE; }
+int hmc_check(void) { return 1; }
+int hmc_open(const hmc_program *p, hmc_level **level) { (void)p; *level = malloc(1); return 0; }
+void hmc_close(hmc_level *level) { free(level); }
+int64_t hmc_level_bytes(const hmc_level *level) { (void)level; return 0; }
+int hmc_batch_open(const hmc_level *level, int32_t rows, int32_t threads, hmc_batch **batch) {
+  (void)level, (void)threads;
+  *batch = calloc(1, sizeof(hmc_batch));
+  (*batch)->rows = rows;
+  return 0;
+}
+void hmc_batch_close(hmc_batch *b) { free(b); }
+int hmc_admit(hmc_batch *b, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules) {
+  (void)tokens;
+  for (int i = 0; i < count; i++) {
+    const int steps = starts[i + 1] - starts[i] + 2;
+    b->at[b->count] = 0;
+    b->end[b->count++] = steps < rules[i].limit ? steps : rules[i].limit;
+  }
+  return 0;
+}
+int hmc_keep(hmc_batch *b, int32_t count, const int32_t *order) {
+  int at[MOST], end[MOST];
+  for (int i = 0; i < count; i++) at[i] = b->at[order[i]], end[i] = b->end[order[i]];
+  memcpy(b->at, at, sizeof at);
+  memcpy(b->end, end, sizeof end);
+  b->count = count;
+  return 0;
+}
+int hmc_run(hmc_batch *b, int32_t steps) {
+  int done = 0, ended = 0;
+  while (done < steps && !ended) {
+    for (int i = 0; i < b->count; i++) ended |= ++b->at[i] >= b->end[i];
+    done++;
+  }
+  return done;
+}
+void hmc_states(const hmc_batch *b, int32_t *states, int32_t *lengths) {
+  for (int i = 0; i < b->count; i++) states[i] = b->at[i] >= b->end[i], lengths[i] = b->at[i];
+}
+int hmc_collect(const hmc_batch *b, int32_t count, const int32_t *numbers, int32_t entries, int32_t room,
+                double *ranks, int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores) {
+  (void)room;
+  for (int n = 0; n < count; n++)
+    for (int i = 0; i < entries; i++) {
+      *ranks++ = -i, *complete++ = 1, *lengths++ = b->at[numbers[n]];
+      for (int t = 0; t < b->at[numbers[n]]; t++) *tokens++ = 7, *scores++ = -1.0f;
+    }
+  return 0;
+}
+int hmc_step(hmc_batch *b, const int32_t *t, float *l, float *a, int32_t n) {
+  (void)b, (void)t, (void)l, (void)a, (void)n;
+  return -1;
+}
+int hmc_reorder(hmc_batch *b, const int32_t *p) { (void)b, (void)p; return -1; }
+"""
 
 
-class Timed:
-    """The library, with a clock around the calls that a batch makes."""
-
-    def __init__(self, library: Any) -> None:
-        self.library = library
-        self.seconds = dict.fromkeys(CALLS, 0.0)
-        self.calls = dict.fromkeys(CALLS, 0)
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(self.library, name)
-        if name not in CALLS:
-            return function
-
-        def timed(*arguments: Any) -> Any:
-            began = time.thread_time()
-            try:
-                return function(*arguments)
-            finally:
-                self.seconds[name] += time.thread_time() - began
-                self.calls[name] += 1
-
-        return timed
+def replace_library(folder: Path) -> None:
+    """Builds the executor that computes nothing, and makes it the one that levels are opened with."""
+    command = compiler()
+    if command is None:
+        raise SystemExit("there is no C compiler")
+    source = folder / "idle.c"
+    source.write_text(IDLE, encoding="utf-8")
+    built = folder / "idle.so"
+    headers = Path(library.__file__).parent / "src"
+    subprocess.run([*command, "-O2", "-shared", "-fPIC", f"-I{headers}", "-o", built, source], check=True)
+    idle = library.load(built)
+    library.best = lambda: idle  # type: ignore[assignment]
 
 
-def measured(engine: Engine, timed: Timed, sources: list[list[int]], beam: int) -> tuple[float, float]:
-    """Microseconds of processor time a sentence: beside the executor, and within it."""
+def measured(engine: Engine, sources: list[list[int]], beam: int) -> list[float]:
+    """Microseconds of processor time for a sentence: of the thread that submits, the worker and the postprocessor."""
     options = DecodeOptions(beam_size=beam)
-    timed.seconds = dict.fromkeys(CALLS, 0.0)
+    threads = (threading.current_thread(), engine.workers[0], engine._postprocessor._thread)
+    clocks = [time.pthread_getcpuclockid(thread.ident or 0) for thread in threads]
+    began = [time.clock_gettime(clock) for clock in clocks]
+    planner = engine.planner(options, Priority.BULK)
+    jobs = [planner.job(Sentence(source)) for source in sources]
+    for future in engine.submit_all(jobs, block=True, priority=Priority.BULK):
+        future.result()
+    took = [time.clock_gettime(clock) - before for clock, before in zip(clocks, began, strict=True)]
+    return [seconds / len(sources) * 1e6 for seconds in took]
+
+
+def futures_alone(count: int) -> float:
+    """Microseconds of making a future, ending it and reading it."""
     began = time.process_time()
-    futures = [engine.submit(source, options, block=True, priority=Priority.BULK) for source in sources]
+    futures: list[Future[int]] = [Future() for _ in range(count)]
+    for future in futures:
+        future.set_result(1)
     for future in futures:
         future.result()
-    whole = time.process_time() - began
-    inside = sum(timed.seconds.values())
-    count = len(sources)
-    return (whole - inside) / count * 1e6, inside / count * 1e6
+    return (time.process_time() - began) / count * 1e6
 
 
-def profiled(call: Callable[[], Any]) -> None:
-    """Prints the functions that take most time, of all threads that start meanwhile."""
-    profile = cProfile.Profile()
-    profile.runcall(call)
-    pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+def profile_workers() -> list[cProfile.Profile]:
+    """Profiles of the workers that start from now on."""
+    profiles: list[cProfile.Profile] = []
+    loop = Worker._loop
+
+    def profiled(self: Worker) -> None:
+        profiles.append(cProfile.Profile())
+        profiles[-1].runcall(loop, self)
+
+    Worker._loop = profiled  # type: ignore[method-assign]
+    return profiles
 
 
 def main() -> None:
     """Prints a row for each beam."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--source", type=Path, required=True, help="a sentence on each line")
     parser.add_argument("--level", default="full-int8")
-    parser.add_argument("--sentences", type=int, default=2048)
+    parser.add_argument("--sentences", type=int, default=4096)
     parser.add_argument("--beams", default="1,4")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    texts = options.source.read_text(encoding="utf-8").splitlines()
-    texts = [text for text in texts if text][: options.sentences]
-    with Translator(
-        options.bundle, options.level, device="cpu", threads=1, workers=1, executor="native", queue_size=len(texts) + 8
-    ) as translator:
-        sources = [list(translator._tokenizer.encode(text)[0]) for text in texts]
-        engine = translator._engine
-        level = engine.sessions.program
-        level.library = timed = Timed(level.library)
-        print("| beam | µs a sentence beside the executor | within it |")
-        print("|---|---|---|")
-        for beam in map(int, options.beams.split(",")):
-            measured(engine, timed, sources[:256], beam)
-            found = [measured(engine, timed, sources, beam) for _ in range(options.rounds)]
-            beside = min(found)
-            print(f"| {beam} | {beside[0]:.1f} | {beside[1]:.0f} |", flush=True)
+    numbers = random.Random(1)
+    sources = [
+        [*(numbers.randrange(10, 900) for _ in range(numbers.randrange(5, 45))), 0] for _ in range(options.sentences)
+    ]
+    profiles = profile_workers() if options.profile else []
+    with tempfile.TemporaryDirectory() as folder:
+        replace_library(Path(folder))
+        with Translator(
+            options.bundle, options.level, device="cpu", threads=1, workers=1, executor="native",
+            queue_size=2 * len(sources), cache="none",
+        ) as translator:  # fmt: skip
+            engine = translator._engine
+            own = min(futures_alone(len(sources)) for _ in range(options.rounds))
+            print("| beam | submit | worker | answer | together, µs a sentence | of which a future alone |")
+            print("|---|---|---|---|---|---|")
+            for beam in map(int, options.beams.split(",")):
+                measured(engine, sources, beam)
+                best = min((measured(engine, sources, beam) for _ in range(options.rounds)), key=sum)
+                parts = " | ".join(f"{part:.1f}" for part in best)
+                print(f"| {beam} | {parts} | {sum(best):.1f} | {own:.1f} |", flush=True)
+    for profile in profiles:
+        pstats.Stats(profile).sort_stats("cumtime").print_stats(45)
 
 
 if __name__ == "__main__":

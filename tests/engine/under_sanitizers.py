@@ -30,7 +30,7 @@ def used(level: NativeLevel) -> None:
         batch.admit(SOURCES[:1], [Rule(2)])
         batch.run(5)
         _, lengths = batch.states()
-        batch.collect([0, 3], int(lengths.max()), rows)
+        batch.collect([0, 3], max(lengths), rows)
         batch.keep([2, 0])
         for _ in range(5):
             batch.step(np.full(2 * rows, 7), attention=True)

@@ -13,6 +13,7 @@ from types import TracebackType
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
+from hmc.engine.decoding.job import Job, Progress, Sentence
 from hmc.engine.native import library
 from hmc.engine.requests.caller import ANYONE, Caller, Priority
 from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
@@ -37,6 +38,9 @@ from hmc.serving.text.codec import CertainText, Codec
 from hmc.serving.text.segmentation.lines import LINE_END, stripped
 from hmc.serving.text.segmentation.pieces import worded
 from hmc.serving.text.tokenizer import shared_tokenizer
+
+TOGETHER = 256
+"""Texts of one call that are queued together."""
 
 
 class Translator:
@@ -235,15 +239,29 @@ class Translator:
         priority: Priority, caller: Caller, within_s: float | None, follows: bool,
     ) -> Future[Translation]:  # fmt: skip
         """Queues a text that is one sentence for the model, see `submit`. follows: see `Engine.submit`."""
+        sentence = self._sentence(text, options, target, progress)
+        if isinstance(sentence, Translation):
+            copied: Future[Translation] = Future()
+            copied.set_result(sentence)
+            return copied
+        certain, (ids, constraints, finish) = sentence
+        return self._engine.submit(
+            ids, options, constraints, certain, finish, block=block, priority=priority, caller=caller,
+            within_s=within_s, follows=follows,
+        )  # fmt: skip
+
+    def _sentence(
+        self, text: str, options: DecodeOptions, target: Target, progress: TextProgress | None = None
+    ) -> Translation | tuple[Progress | None, Sentence]:
+        """A text that is one sentence for the model, in token ids, and what is told of its certain tokens. Where there
+        is nothing to translate: what `submit` answers. Raises InvalidRequestError as `submit`."""
         code = self._tokenizer.code(text)
         words = text[len(code) :]
         begin, end = worded(words, self.source.language)
         if begin == end:
             if not target.complete or target.text.strip() == words.strip() != "":
                 self._codec.constraints(options, Target(), self._tokenizer.tokenizer.opening(text))  # raises
-                copied: Future[Translation] = Future()
-                copied.set_result(Translation(words if words.strip() else "", 0.0, 0, 0))
-                return copied
+                return Translation(words if words.strip() else "", 0.0, 0, 0)
             end = len(words)
         head, tail = words[:begin].lstrip(), words[end:].rstrip()
         if target.complete and target.text.startswith(head) and target.text[len(head) :].endswith(tail):
@@ -257,10 +275,7 @@ class Translator:
         def finish(decoded: Decoded) -> Translation:
             return self._codec.translation(decoded, options, ids, truncated).between(head, tail)
 
-        return self._engine.submit(
-            ids, options, constraints, certain, finish, block=block, priority=priority, caller=caller,
-            within_s=within_s, follows=follows,
-        )  # fmt: skip
+        return certain, Sentence(ids, constraints, finish)
 
     def _add_in_turn(self, future: Future[Translation]) -> Future[Translation]:
         self._in_turn.add(future)
@@ -339,20 +354,33 @@ class Translator:
         indices: Sequence[int] | None = None,
     ) -> list[Translation]:
         """indices: of each text, for errors; None: they count from 0."""
-        futures: list[Future[Translation] | None] = [None] * len(texts)
+        options = options or DecodeOptions()
+        done: dict[int, Translation] = {}
+        """Index → the answer to a text of which nothing is translated."""
+        futures: dict[int, Future[Translation]] = {}
+        planner = self._engine.planner(options)
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         try:
-            for index in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
-                try:
-                    futures[index] = self.submit(texts[index], options, targets[index], block=True)
-                except InvalidRequestError as error:
-                    number = index if indices is None else indices[index]
-                    message = f"text {number}: {error}"
-                    raise InvalidRequestError(message, [Violation(f"text {number}", message)]) from error
-            return [_result(future) for future in futures if future is not None]
+            for first in range(0, len(order), TOGETHER):
+                jobs: dict[int, Job] = {}
+                for index in order[first : first + TOGETHER]:
+                    try:
+                        self._tokenizer.check(texts[index])
+                        found = self._sentence(texts[index], options, targets[index])
+                        if isinstance(found, Translation):
+                            done[index] = found
+                        else:
+                            jobs[index] = planner.job(found[1])
+                    except InvalidRequestError as error:
+                        number = index if indices is None else indices[index]
+                        message = f"text {number}: {error}"
+                        raise InvalidRequestError(message, [Violation(f"text {number}", message)]) from error
+                queued = self._engine.submit_all(list(jobs.values()), block=True)
+                futures.update(zip(jobs, queued, strict=True))
+            return [done[index] if index in done else _result(futures[index]) for index in range(len(texts))]
         except BaseException:
-            for future in futures:
-                if future is not None:
-                    future.cancel()
+            for future in futures.values():
+                future.cancel()
             raise
 
     def warm_up(self) -> None:

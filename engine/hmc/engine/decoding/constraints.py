@@ -47,6 +47,10 @@ class Constraints:
         return [phrase for phrase in self.suppressed if len(phrase) > 1]
 
 
+UNCONSTRAINED = Constraints()
+"""Of a sentence that may begin, go on and end with any token."""
+
+
 def _completing_ngram(row: npt.NDArray[np.int32], n: int) -> list[int]:
     """Tokens that would complete an n-gram that `row` already has."""
     if len(row) < n:

@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.bundle.manifest import Variant
 from hmc.engine.decoding.attention_trace import AttentionTrace
-from hmc.engine.decoding.constraints import Constraints
+from hmc.engine.decoding.constraints import UNCONSTRAINED, Constraints
 from hmc.engine.decoding.state import Rules
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.requests.results import Decoded
@@ -25,8 +24,17 @@ Progress = Callable[[tuple[int, ...]], None]
 """Gets the target tokens that no later step can change, each time there are more of them."""
 
 
-@dataclass(frozen=True)
-class Mode:
+class Sentence(NamedTuple):
+    """What a caller wants translated."""
+
+    source: Sequence[int]
+    """Source token ids, EOS last."""
+    constraints: Constraints = UNCONSTRAINED
+    finish: Finish | None = None
+    """None: the caller gets the hypotheses as they are."""
+
+
+class Mode(NamedTuple):
     """The properties that all sentences of one batch share."""
 
     rows: int
@@ -37,7 +45,7 @@ class Mode:
     """Whether they are of `Priority.INTERACTIVE`. Their batches are small, and so their steps are quick."""
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Job:
     """One sentence."""
 
@@ -61,16 +69,14 @@ class Job:
     """When the sentence joined its batch, on the clock of `submitted`. On a device it may have been encoded before."""
     reported: int = 0
     """Target tokens that `progress` was given last."""
+    longest: int = field(init=False)
+    """Positions that its caches may need for a row: of the source, or of the longest target."""
+    watched: bool = field(init=False)
+    """Whether the search has to see every step: the sentence has `progress`, a prefix or banned tokens."""
 
-    @cached_property  # asked for every sentence whenever one leaves its batch
-    def longest(self) -> int:
-        """Positions that its caches may need for a row: of the source, or of the longest target."""
-        return max(len(self.source), self.rules.limit)
-
-    @cached_property  # asked for every sentence at every step
-    def watched(self) -> bool:
-        """Whether the search has to see every step: the sentence has `progress`, a prefix or banned tokens."""
-        return self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)
+    def __post_init__(self) -> None:
+        self.longest = max(len(self.source), self.rules.limit)
+        self.watched = self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)
 
     def report(self, tokens: tuple[int, ...]) -> None:
         """Gives the caller the tokens that are certain."""

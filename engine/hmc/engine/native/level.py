@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -216,18 +216,16 @@ class NativeLevel:
 
 
 class Found(NamedTuple):
-    """Hypotheses of n sentences, best first: m entries of T tokens each."""
+    """A hypothesis whose search has ended."""
 
-    ranks: npt.NDArray[np.float64]
-    """`[n, m]` log P / length ** penalty. −∞: there is no such hypothesis."""
-    lengths: Int32
-    """`[n, m]` tokens, EOS included."""
-    complete: Int32
-    """`[n, m]` 1: EOS ends it; 0: it was cut off."""
-    tokens: Int32
-    """`[n, m, T]` 0 behind the last."""
-    scores: Float32
-    """`[n, m, T]` log-probability of each token."""
+    rank: float
+    """log P / length ** penalty."""
+    complete: int
+    """1: EOS ends it; 0: it was cut off."""
+    tokens: list[int]
+    """With EOS, if it is complete."""
+    scores: list[float]
+    """Log-probability of each token."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +237,32 @@ class Rule:
     length_penalty: float = 1.0
     enough: int = 0
     """Ended hypotheses that end the search; 0: as many as there are rows, and none that runs is better."""
+
+
+class _Buffer:
+    """Memory that C writes and reads, used again and again: to make an array for each call would take longer."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self.array = np.empty(64, dtype)
+        self.address = self.array.ctypes.data
+
+    def room(self, count: int) -> int:
+        """The address of memory for so many numbers. What was there is lost."""
+        if count > len(self.array):
+            self.array = np.empty(2 * count, self.array.dtype)
+            self.address = self.array.ctypes.data
+        return self.address
+
+    def of(self, numbers: Sequence[int]) -> int:
+        """The address of these numbers."""
+        address = self.room(len(numbers))
+        self.array[: len(numbers)] = numbers
+        return address
+
+    def first(self, count: int) -> list[Any]:
+        """The first numbers."""
+        numbers: list[Any] = self.array[:count].tolist()
+        return numbers
 
 
 @lru_cache(maxsize=64)
@@ -258,6 +282,13 @@ class NativeBatch:
         self.count = 0
         self.sources: list[int] = []
         self._library = level.library
+        self._numbers = _Buffer(np.int32)
+        self._states = _Buffer(np.int32)
+        self._ranks = _Buffer(np.float64)
+        self._lengths = _Buffer(np.int32)
+        self._complete = _Buffer(np.int32)
+        self._tokens = _Buffer(np.int32)
+        self._scores = _Buffer(np.float32)
         self._handle: int | None = None
         handle = ctypes.c_void_p()
         _check(self._library.hmc_batch_open(level._handle, rows, threads, ctypes.byref(handle)), "open a batch")
@@ -274,8 +305,7 @@ class NativeBatch:
     def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[Rule]) -> None:
         """Encodes sentences, token ids with EOS, and appends them."""
         lengths = [len(source) for source in sources]
-        starts = np.zeros(len(sources) + 1, np.int32)
-        np.cumsum(lengths, out=starts[1:])
+        starts = np.array([0, *accumulate(lengths)], np.int32)
         tokens = np.fromiter(chain.from_iterable(sources), np.int32, int(starts[-1]))
         most = self.level.arch.max_positions
         structs = (c.RulesStruct * len(rules))()
@@ -291,36 +321,46 @@ class NativeBatch:
 
     def keep(self, order: Sequence[int]) -> None:
         """Sentence i becomes what sentence order[i] was; the others go."""
-        kept = np.asarray(order, np.int32)
-        _check(self._library.hmc_keep(self._handle, len(kept), kept.ctypes.data), "keep sentences")
-        self.count = len(kept)
+        count = len(order)
+        _check(self._library.hmc_keep(self._handle, count, self._numbers.of(order)), "keep sentences")
+        self.count = count
         self.sources = [self.sources[index] for index in order]
 
     def run(self, steps: int) -> int:
         """Runs up to so many steps, until a sentence has ended. Returns how many."""
         return _check(self._library.hmc_run(self._handle, steps), "run")
 
-    def states(self) -> tuple[Int32, Int32]:
+    def states(self) -> tuple[list[int], list[int]]:
         """RUNS, ENDED or FAILED of each sentence, and its tokens so far; `[count]` each."""
-        states = np.zeros(self.count, np.int32)
-        lengths = np.zeros(self.count, np.int32)
-        self._library.hmc_states(self._handle, states.ctypes.data, lengths.ctypes.data)
-        return states, lengths
+        states = self._states.room(self.count)
+        lengths = self._lengths.room(self.count)
+        self._library.hmc_states(self._handle, states, lengths)
+        return self._states.first(self.count), self._lengths.first(self.count)
 
-    def collect(self, sentences: Sequence[int], steps: int, hypotheses: int) -> Found:
-        """What n sentences have found, of which none has more than `steps` tokens."""
-        numbers = np.asarray(sentences, np.int32)
-        entries = (len(sentences), hypotheses)
-        found = Found(
-            np.empty(entries),
-            np.empty(entries, np.int32),
-            np.empty(entries, np.int32),
-            np.zeros((*entries, steps), np.int32),
-            np.zeros((*entries, steps), F),
-        )
-        where = [array.ctypes.data for array in found]
-        result = self._library.hmc_collect(self._handle, len(numbers), numbers.ctypes.data, hypotheses, steps, *where)
+    def collect(self, sentences: Sequence[int], steps: int, hypotheses: int) -> list[list[Found]]:
+        """Up to so many hypotheses of each of these sentences, best first. None has more than `steps` tokens."""
+        count = len(sentences)
+        entries = count * hypotheses
+        room = entries * steps
+        result = self._library.hmc_collect(
+            self._handle, count, self._numbers.of(sentences), hypotheses, room, self._ranks.room(entries),
+            self._lengths.room(entries), self._complete.room(entries), self._tokens.room(room), self._scores.room(room),
+        )  # fmt: skip
         _check(result, "collect")
+        lengths = self._lengths.first(entries)
+        ranks = self._ranks.first(entries)
+        complete = self._complete.first(entries)
+        written = sum(lengths)
+        tokens = self._tokens.first(written)
+        scores = self._scores.first(written)
+        found: list[list[Found]] = [[] for _ in sentences]
+        last = 0
+        for entry, length in enumerate(lengths):
+            if length:
+                first = last
+                last += length
+                hypothesis = Found(ranks[entry], complete[entry], tokens[first:last], scores[first:last])
+                found[entry // hypotheses].append(hypothesis)
         return found
 
     def step(self, tokens: npt.NDArray[Any], *, attention: bool = False) -> tuple[Float32, list[Float32]]:

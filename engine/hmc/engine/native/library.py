@@ -96,6 +96,10 @@ class RulesStruct(Structure):
     _fields_ = [("limit", c_int32), ("min_length", c_int32), ("enough", c_int32), ("penalties", POINTER(c_double))]
 
 
+QUICK = frozenset({"hmc_keep", "hmc_states", "hmc_collect"})
+"""Functions that take some microseconds. They keep the interpreter's lock: to get it back would take longer."""
+
+
 @cache
 def best() -> ctypes.CDLL | None:
     """The fastest build that is here and that this processor runs; None where there is none. Raises OSError."""
@@ -139,7 +143,10 @@ def load(path: Path) -> ctypes.CDLL:
         "hmc_step": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_int32]),
         "hmc_reorder": (c_int32, [c_void_p, c_void_p]),
     }
+    holding = ctypes.PyDLL(str(path))
     for name, (result, arguments) in declared.items():
+        if name in QUICK:
+            setattr(library, name, getattr(holding, name))
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments

@@ -158,5 +158,9 @@ def certain_tokens(state: DecodeState, sentence: int) -> tuple[int, ...]:
 def compact(count: int, gone: set[int]) -> list[int]:
     """The order that closes the gaps with the fewest moves: sentences from the end fill them."""
     left = count - len(gone)
-    spare = iter([i for i in range(count - 1, left - 1, -1) if i not in gone])
-    return [next(spare) if i in gone else i for i in range(left)]
+    order = list(range(left))
+    spare = (index for index in range(count - 1, left - 1, -1) if index not in gone)
+    for index in sorted(gone):
+        if index < left:
+            order[index] = next(spare)
+    return order

@@ -41,6 +41,10 @@ class Budget(ABC):
         """Modes without sentences that keep memory, the one that has been empty for longest first."""
         return list(self._empty_since)
 
+    def largest(self, mode: Mode) -> int:
+        """What the largest sentence of a batch that runs needs."""
+        return self._running[mode][1]
+
     @abstractmethod
     def need(self, job: Job) -> int:
         """How much room a sentence needs, as a number for `take` and `resize`. A batch needs what that one of its

@@ -6,9 +6,6 @@ import math
 import time
 from collections.abc import Callable
 
-import numpy as np
-
-from hmc.engine.arrays import NEG_INF
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.native.level import FAILED, RUNS, NativeBatch, NativeLevel, Rule
 from hmc.engine.requests.results import Decoded, DecodedHypothesis
@@ -51,13 +48,13 @@ class NativeSearchBatch:
             self.steps += steps
             self._step_s = max((time.monotonic() - began) / steps, 1e-6)
             states, lengths = self.batch.states()
-            ended = np.flatnonzero(states != RUNS).tolist()
+            ended = [index for index, state in enumerate(states) if state != RUNS] if any(states) else []
             quiet = undisturbed()
             if ended or not quiet:
                 break
         outcome = Outcome()
         if ended:
-            outcome.ended += self._decoded(ended, states[ended].tolist(), int(lengths[ended].max()))
+            outcome.ended = self._decoded(ended, states, max(lengths[index] for index in ended))
         gone = set(ended)
         if not quiet:  # otherwise none was cancelled
             for index, job in enumerate(self.jobs):
@@ -71,29 +68,25 @@ class NativeSearchBatch:
         return outcome
 
     def _decoded(self, ended: list[int], states: list[int], steps: int) -> list[tuple[Job, Decoded | None]]:
-        """The results of sentences whose searches have ended, in so many steps at most. states: of each."""
+        """The results of sentences whose searches have ended, in so many steps at most. states: of all sentences."""
         jobs = [self.jobs[index] for index in ended]
         found = self.batch.collect(ended, steps, max(job.options.n_best for job in jobs))
         now = time.monotonic()
         results: list[tuple[Job, Decoded | None]] = []
-        for job, state, *entries in zip(jobs, states, *[array.tolist() for array in found], strict=True):
-            if state == FAILED:
+        for index, job, hypotheses in zip(ended, jobs, found, strict=True):
+            best = [
+                DecodedHypothesis(
+                    tuple(each.tokens[: len(each.tokens) - each.complete]),
+                    each.rank,
+                    bool(each.complete),
+                    tuple(each.scores),
+                )
+                for each in hypotheses[: job.options.n_best]
+            ]
+            if states[index] == FAILED:
                 best = [DecodedHypothesis((), math.nan, complete=False)]
-            else:
-                best = _hypotheses(*entries)[: job.options.n_best]
             results.append((job, Decoded(tuple(best), job.started - job.submitted, now - job.started)))
         return results
-
-
-def _hypotheses(
-    ranks: list[float], lengths: list[int], complete: list[int], tokens: list[list[int]], scores: list[list[float]]
-) -> list[DecodedHypothesis]:
-    """The hypotheses of one sentence, from the entries of `Found`."""
-    found = []
-    for rank, length, ended, ids, each in zip(ranks, lengths, complete, tokens, scores, strict=True):
-        if rank > NEG_INF:
-            found.append(DecodedHypothesis(tuple(ids[: length - ended]), rank, bool(ended), tuple(each[:length])))
-    return found
 
 
 def _rule(job: Job) -> Rule:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.engine.decoding.attention_trace import chosen_heads
-from hmc.engine.decoding.constraints import Constraints
-from hmc.engine.decoding.job import Job, Mode, Progress
+from hmc.engine.decoding.constraints import UNCONSTRAINED, Constraints
+from hmc.engine.decoding.job import Job, Mode, Progress, Sentence
 from hmc.engine.decoding.sampling import uniforms
 from hmc.engine.decoding.state import Rules
 from hmc.engine.requests.caller import Priority
@@ -49,6 +49,31 @@ def plan_job(
         None if sampling is None else uniforms(sampling, options.rows, limit),
         progress,
     )
+
+
+class Planner:
+    """Plans sentences that share all options: what `plan_job` finds once holds for all of the same length."""
+
+    def __init__(self, sessions: LevelSessions, options: DecodeOptions, priority: Priority) -> None:
+        self._sessions = sessions
+        self._options = options
+        self._priority = priority
+        self._alike = not (options.needs_attention or options.attention_heads or options.sampling)
+        self._planned: dict[int, tuple[Rules, Mode]] = {}
+        """Source tokens → rules and mode of unconstrained sentences of so many."""
+
+    def job(self, sentence: Sentence) -> Job:
+        """The job of one sentence. Raises as `plan_job`."""
+        source, constraints, finish = sentence
+        plain = self._alike and constraints is UNCONSTRAINED
+        if plain and (planned := self._planned.get(len(source))):
+            job = Job(source, self._options, constraints, *planned)
+        else:
+            job = plan_job(self._sessions, source, self._options, constraints, priority=self._priority)
+            if plain:
+                self._planned[len(source)] = job.rules, job.mode
+        job.finish = finish
+        return job
 
 
 def why_on_host(

@@ -114,6 +114,20 @@ class WaitingQueue:
             self.changed.notify_all()
             return can_start
 
+    def put_all(self, jobs: Sequence[Job], priority: Priority, *, block: bool, caller: Caller) -> bool:
+        """`put` for many sentences. Returns whether all of them can start. Raises as `put`; those before the one that
+        was refused are cancelled."""
+        all_can_start = True
+        with self.changed:
+            for count, job in enumerate(jobs):
+                try:
+                    all_can_start &= self.put(job, priority, block=block, caller=caller)
+                except BaseException:
+                    for each in jobs[:count]:
+                        each.future.cancel()
+                    raise
+        return all_can_start
+
     def check_space(self, priority: Priority, caller: Caller) -> None:
         """Raises OverloadedError if `put` would do so now. It costs less than to prepare a sentence in vain."""
         limit = self.bulk_size if priority is Priority.BULK else self.size

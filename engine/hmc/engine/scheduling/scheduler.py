@@ -83,7 +83,9 @@ class Scheduler:
                     return Plan(evicted, {})
                 queue.changed.wait(self._budget.next_eviction(self._clock()))
                 idle = True
-            started = self._start_and_measure(idle=idle) if queue.ready and not self._paused else {}
+            self._free = self._free_rows()
+            waits = self._running and self._nothing_can_start()
+            started = {} if waits or self._paused or not queue.ready else self._start_and_measure(idle=idle)
         return Plan(self._budget.evict(self._clock()) if self._budget.any_empty else [], started)
 
     def upcoming(self, mode: Mode) -> list[Job]:
@@ -115,14 +117,17 @@ class Scheduler:
         self._slices.count(self._stepping, self._clock() - self._began)
         if not left:
             return
-        modes = set()
+        gone: dict[Mode, list[Job]] = {}
+        for job in left:
+            gone.setdefault(job.mode, []).append(job)
         with self._queue.changed:
-            for job in left:
-                modes.add(job.mode)
-                self._running[job.mode].pop(job.future, None)
-                self._cancelled.discard(job.future)
-            for mode in modes:
-                self._resize(mode)
+            for mode, jobs in gone.items():
+                running = self._running[mode]
+                for job in jobs:
+                    running.pop(job.future, None)
+                self._resize(mode, max(map(self._budget.need, jobs)))
+            if self._cancelled:
+                self._cancelled.difference_update(job.future for job in left)
 
     def drop(self, mode: Mode) -> list[Job]:
         """Forgets the batch of this mode, and returns its sentences."""
@@ -247,10 +252,13 @@ class Scheduler:
         """Rows that no running sentence of this worker uses."""
         return self.max_rows - sum(mode.rows * len(jobs) for mode, jobs in self._running.items())
 
-    def _resize(self, mode: Mode) -> None:
-        """After sentences have left the batch of this mode."""
+    def _resize(self, mode: Mode, gone: int) -> None:
+        """After sentences have left the batch of this mode. gone: the most that one of them needed."""
         if jobs := self._running[mode]:
-            self._budget.resize(mode, len(jobs) * mode.rows, max(map(self._budget.need, jobs.values())))
+            largest = self._budget.largest(mode)
+            if gone >= largest:
+                largest = max(map(self._budget.need, jobs.values()))
+            self._budget.resize(mode, len(jobs) * mode.rows, largest)
         else:
             del self._running[mode]
             self._budget.empty(mode, self._clock())

@@ -113,27 +113,33 @@ class Worker(threading.Thread):
         """Hands the results to the postprocessor, which gives them to the callers."""
         calls: list[Callable[[], object]] = []
         for outcome in outcomes:
-            self._measure(outcome)
             calls += [partial(job.report, tokens) for job, tokens in outcome.certain]
-            for job, decoded in outcome.ended:
-                if decoded is not None:
-                    if _is_finite(decoded):
-                        self._queue.failure, self._pause_s, self._failures = None, 0.0, 0
-                    else:
-                        self._failures += 1
-                    calls.append(partial(_answer, job, decoded))
+            if outcome.ended:
+                calls += self._ended(outcome.ended)
         self._postprocessor.post(calls)
 
-    def _measure(self, outcome: Outcome) -> None:
-        """Notes how long the sentences took that have ended."""
-        ended = [(job, decoded) for job, decoded in outcome.ended if decoded is not None]
-        done = [(job, decoded) for job, decoded in ended if _is_finite(decoded)]
-        self.work.cancelled += len(outcome.ended) - len(ended)
-        self.work.failed += len(ended) - len(done)
-        self.work.done += len(done)
-        if done:
-            seen = [(len(job.source), len(decoded.hypotheses[0].ids) + 1, decoded.compute_s) for job, decoded in done]
-            self._queue.ended(seen, interactive=done[0][0].mode.interactive)
+    def _ended(self, ended: list[tuple[Job, Decoded | None]]) -> list[Callable[[], object]]:
+        """Notes how long sentences of one mode took that have left their batch. Returns the calls that end them."""
+        calls: list[Callable[[], object]] = []
+        seen: list[tuple[int, int, float]] = []
+        for job, decoded in ended:
+            if decoded is None:
+                self.work.cancelled += 1
+            elif _is_finite(decoded):
+                seen.append((len(job.source), len(decoded.hypotheses[0].ids) + 1, decoded.compute_s))
+                self._failures = 0
+                calls.append(partial(_answer, job, decoded))
+            else:
+                self.work.failed += 1
+                self._failures += 1
+                calls.append(partial(set_exception, job.future, _not_finite()))
+        if seen:
+            self.work.done += len(seen)
+            self._queue.ended(seen, interactive=ended[0][0].mode.interactive)
+            if self._failures == 0:
+                self._queue.failure = None
+                self._pause_s = 0.0
+        return calls
 
     def _fail(self, mode: Mode, error: Exception) -> None:
         """Drops the batch of this mode and gives its sentences the error. Other batches go on."""
@@ -208,26 +214,32 @@ class Worker(threading.Thread):
 
 
 def _answer(job: Job, decoded: Decoded) -> None:
-    """Ends a sentence with what its caller wants of its hypotheses, or with an error if a score is not finite."""
-    if not _is_finite(decoded):
-        error = InternalServiceError(
-            "the model scored this sentence with a number that is not finite, so there is no translation: its weights "
-            "are damaged, or overflow at this precision. Try another level, and compile the bundle again"
-        )
-        set_exception(job.future, error)
+    """Ends a sentence with what its caller wants of its hypotheses."""
+    if job.finish is None:
+        set_result(job.future, decoded)
         return
     if job.future.cancelled():
         return
     try:
-        result = decoded if job.finish is None else job.finish(decoded)
+        result = job.finish(decoded)
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not wait for ever
         set_exception(job.future, error)
     else:
         set_result(job.future, result)
 
 
+def _not_finite() -> InternalServiceError:
+    return InternalServiceError(
+        "the model scored this sentence with a number that is not finite, so there is no translation: its weights "
+        "are damaged, or overflow at this precision. Try another level, and compile the bundle again"
+    )
+
+
 def _is_finite(decoded: Decoded) -> bool:
-    return bool(decoded.hypotheses) and all(math.isfinite(each.score) for each in decoded.hypotheses)
+    for each in decoded.hypotheses:
+        if not math.isfinite(each.score):
+            return False
+    return bool(decoded.hypotheses)
 
 
 def _test_sentence(sessions: LevelSessions) -> Job:

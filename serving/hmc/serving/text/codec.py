@@ -10,7 +10,7 @@ from functools import lru_cache
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.tokenizer import Tokenizer
-from hmc.engine.decoding.constraints import Constraints
+from hmc.engine.decoding.constraints import UNCONSTRAINED, Constraints
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.requests.results import Decoded, DecodedHypothesis
 from hmc.serving.requests.options import Target
@@ -31,12 +31,15 @@ class Codec:
         Raises InvalidRequestError for a suppressed token that the vocabulary does not have, and for one that may not be
         suppressed.
         """
-        prefix, free = (*opening, *self._encode_target(target.text)), len(opening)
+        free = len(opening)
+        prefix = (*opening, *self._encode_target(target.text)) if target.text else tuple(opening)
         if target.complete:
             return Constraints((*prefix, self._arch.eos_id), complete=True, free=free)
         suppressed = self._suppressed(options.suppressed_tokens, options.suppressed_phrases)
         if options.suppress_unknown:
             suppressed = (*suppressed, (self._arch.unk_id,))
+        if not (prefix or suppressed or options.no_repeat_ngram_size):
+            return UNCONSTRAINED
         return Constraints(prefix, False, suppressed, options.no_repeat_ngram_size, free)
 
     def translation(

@@ -102,10 +102,10 @@ int hmc_run(hmc_batch *batch, int32_t steps);
 /* State of each sentence [count]: 0 it runs, 1 it has ended, 2 it has failed; and its tokens. */
 void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths);
 
-/* What `count` sentences have found. Each has `hypotheses` entries, best first; those behind its last have the rank −∞
-   and the length 0. lengths: tokens, EOS counted where complete is 1. tokens, scores: [count, hypotheses, steps], each
-   token and its log-probability; entries behind a length are left as they were. */
-int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *sentences, int32_t hypotheses, int32_t steps,
+/* What `count` sentences have found: `hypotheses` entries of each, best first; those behind its last have the rank −∞
+   and the length 0. lengths: tokens, EOS counted where complete is 1. tokens, scores: each token and its
+   log-probability, of one hypothesis after the other; room: that both arrays have. */
+int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *sentences, int32_t hypotheses, int32_t room,
                 double *ranks, int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores);
 
 /* One step whose search is the host's: the last token of every row → logits [rows of all, vocabulary]. attention: weights

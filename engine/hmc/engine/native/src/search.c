@@ -152,21 +152,23 @@ static void follow(const hmc_batch *batch, const sentence *s, const hypothesis *
   }
 }
 
-int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *numbers, int32_t hypotheses, int32_t steps,
+int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *numbers, int32_t hypotheses, int32_t room,
                 double *ranks, int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores) {
-  if (!batch || count < 0 || hypotheses < 0 || steps < 0) return HMC_BAD_ARGUMENT;
+  if (!batch || count < 0 || hypotheses < 0) return HMC_BAD_ARGUMENT;
   for (int n = 0; n < count; n++) {
     if (numbers[n] < 0 || numbers[n] >= batch->count) return HMC_BAD_ARGUMENT;
     const sentence *s = batch->sentences[numbers[n]];
     for (int i = 0; i < hypotheses; i++) {
-      const size_t at = (size_t)n * hypotheses + i;
       const int there = i < s->ended_count;
       const hypothesis h = there ? s->ended[i] : (hypothesis){-INFINITY, -INFINITY, 0, 0, 0, 0};
-      if (h.length > steps) return HMC_BAD_ARGUMENT;
-      ranks[at] = h.rank;
-      lengths[at] = h.length;
-      complete[at] = h.complete;
-      follow(batch, s, &h, tokens + at * steps, scores + at * steps);
+      if (h.length > room) return HMC_BAD_ARGUMENT;
+      *ranks++ = h.rank;
+      *lengths++ = h.length;
+      *complete++ = h.complete;
+      follow(batch, s, &h, tokens, scores);
+      room -= h.length;
+      tokens += h.length;
+      scores += h.length;
     }
   }
   return 0;
