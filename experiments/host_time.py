@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from experiments.support.script import run_script
-from hmc.engine.decoding.job import Sentence
+from hmc.engine.decoding.job import EncodedSentence
 from hmc.engine.native import library
 from hmc.engine.native.build import compiler
 from hmc.engine.requests.caller import Priority
@@ -118,7 +118,7 @@ def measured(engine: Engine, sources: list[list[int]], beam: int) -> list[float]
     clocks = [time.pthread_getcpuclockid(thread.ident or 0) for thread in threads]
     began = [time.clock_gettime(clock) for clock in clocks]
     planner = engine.planner(options, Priority.BULK)
-    jobs = [planner.job(Sentence(source)) for source in sources]
+    jobs = [planner.job(EncodedSentence(source)) for source in sources]
     for future in engine.submit_all(jobs, block=True, priority=Priority.BULK):
         future.result()
     took = [time.clock_gettime(clock) - before for clock, before in zip(clocks, began, strict=True)]

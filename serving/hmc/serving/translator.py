@@ -13,7 +13,7 @@ from types import TracebackType
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
-from hmc.engine.decoding.job import Job, Progress, Sentence
+from hmc.engine.decoding.job import EncodedSentence, Job, Progress
 from hmc.engine.native import library
 from hmc.engine.requests.caller import ANYONE, Caller, Priority
 from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
@@ -252,7 +252,7 @@ class Translator:
 
     def _sentence(
         self, text: str, options: DecodeOptions, target: Target, progress: TextProgress | None = None
-    ) -> Translation | tuple[Progress | None, Sentence]:
+    ) -> Translation | tuple[Progress | None, EncodedSentence]:
         """A text that is one sentence for the model, in token ids, and what is told of its certain tokens. Where there
         is nothing to translate: what `submit` answers. Raises InvalidRequestError as `submit`."""
         code = self._tokenizer.code(text)
@@ -275,7 +275,7 @@ class Translator:
         def finish(decoded: Decoded) -> Translation:
             return self._codec.translation(decoded, options, ids, truncated).between(head, tail)
 
-        return certain, Sentence(ids, constraints, finish)
+        return certain, EncodedSentence(ids, constraints, finish)
 
     def _add_in_turn(self, future: Future[Translation]) -> Future[Translation]:
         self._in_turn.add(future)

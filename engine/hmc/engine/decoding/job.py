@@ -24,7 +24,7 @@ Progress = Callable[[tuple[int, ...]], None]
 """Gets the target tokens that no later step can change, each time there are more of them."""
 
 
-class Sentence(NamedTuple):
+class EncodedSentence(NamedTuple):
     """What a caller wants translated."""
 
     source: Sequence[int]

@@ -8,7 +8,7 @@ from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.engine.decoding.attention_trace import chosen_heads
 from hmc.engine.decoding.constraints import UNCONSTRAINED, Constraints
-from hmc.engine.decoding.job import Job, Mode, Progress, Sentence
+from hmc.engine.decoding.job import EncodedSentence, Job, Mode, Progress
 from hmc.engine.decoding.sampling import uniforms
 from hmc.engine.decoding.state import Rules
 from hmc.engine.requests.caller import Priority
@@ -62,7 +62,7 @@ class Planner:
         self._planned: dict[int, tuple[Rules, Mode]] = {}
         """Source tokens → rules and mode of unconstrained sentences of so many."""
 
-    def job(self, sentence: Sentence) -> Job:
+    def job(self, sentence: EncodedSentence) -> Job:
         """The job of one sentence. Raises as `plan_job`."""
         source, constraints, finish = sentence
         plain = self._alike and constraints is UNCONSTRAINED
