@@ -34,7 +34,7 @@ UNUSUAL = "bans, or truncated sampling, ask for another number of candidates tha
 
 
 class DeviceCaches(Caches):
-    """EncodedSentence i is in slot `slots[i]` of every cache."""
+    """Sentence i is in slot `slots[i]` of every cache."""
 
     def __init__(self, sessions: LevelSessions, variant: Variant | None, chain: Chain, positions: Positions) -> None:
         """Takes a decoder session for itself, and opens it if none is open. Raises InvalidArtifactError."""

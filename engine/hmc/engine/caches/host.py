@@ -28,7 +28,7 @@ COPIES = 2
 
 
 class HostCaches(Caches):
-    """EncodedSentence i is entry i of every buffer; unused entries follow. `past_…` and `present_…` are the same memory."""
+    """Sentence i is entry i of every buffer; unused entries follow. `past_…` and `present_…` are the same memory."""
 
     first_capacity: ClassVar[int] = 0
     """Sentences for which there is room at first."""

@@ -37,7 +37,7 @@ class Caches(ABC):
 
     @abstractmethod
     def keep(self, order: Sequence[int]) -> None:
-        """EncodedSentence i becomes what sentence order[i] was. Sentences that `order` does not name are dropped."""
+        """Sentence i becomes what sentence order[i] was. Sentences that `order` does not name are dropped."""
 
     @abstractmethod
     def clean(self, sentences: Sequence[int]) -> None:

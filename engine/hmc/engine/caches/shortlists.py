@@ -76,7 +76,7 @@ class Shortlists:
         self.inputs = {**outputs, **rows}
 
     def keep(self, order: Sequence[int]) -> None:
-        """EncodedSentence i becomes what sentence order[i] was; sentences that `order` does not name are dropped."""
+        """Sentence i becomes what sentence order[i] was; sentences that `order` does not name are dropped."""
         self._lists = [self._lists[i] for i in order]
         rows = (np.asarray(order, np.int64)[:, None] * self._rows + np.arange(self._rows)).reshape(-1)
         self.inputs |= {name: self.inputs[name][rows] for name in ("listed", "listed_ids")}

@@ -320,7 +320,7 @@ class NativeBatch:
         self.sources += lengths
 
     def keep(self, order: Sequence[int]) -> None:
-        """EncodedSentence i becomes what sentence order[i] was; the others go."""
+        """Sentence i becomes what sentence order[i] was; the others go."""
         count = len(order)
         _check(self._library.hmc_keep(self._handle, count, self._numbers.of(order)), "keep sentences")
         self.count = count

@@ -72,7 +72,7 @@ class Staging:
         self._room = 0
         """Source positions of the sentences that are staged."""
         self._places: dict[Key, int] = {}
-        """EncodedSentence → its place, of those that are staged."""
+        """Sentence → its place, of those that are staged."""
         self._unclean = False
         """Whether what earlier sentences left in the places may be NaN."""
 

@@ -93,7 +93,7 @@ void hmc_batch_close(hmc_batch *batch);
 /* Encodes `count` sentences and appends them. starts [count + 1]: where each begins in `tokens`. rules [count]. */
 int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules);
 
-/* EncodedSentence i becomes what sentence order[i] was; the others go. */
+/* Sentence i becomes what sentence order[i] was; the others go. */
 int hmc_keep(hmc_batch *batch, int32_t count, const int32_t *order);
 
 /* Runs up to `steps` steps with their search, until sentences have ended. Returns the steps. */
