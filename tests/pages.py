@@ -49,14 +49,15 @@ A level has ONNX graphs and, unless its weights have 4 bits, a [step
 program](decisions/0037-step-programs-read-the-graphs-weights.md): what it computes, as some 40 operations a token. An
 executor runs one of the two. `--executor` of `hmc translate`, `hmc score` and `hmc serve` names it.
 
-- `onnxruntime` runs the graphs: every level, every option, every device. It is the default, and what runs levels that
-  were compiled before there were programs.
+- `onnxruntime` runs the graphs: every level, every option, every device, and levels that were compiled before there
+  were programs.
 - `native` runs the program in C, on a CPU: greedy and beam search inside, many steps a call. Its answers are those of
   `reference`, bit for bit, on every processor.
 - `reference` runs the program in NumPy, a sentence and a row at a time, some hundred times slower. It says what a
   program means, to the bit. Other executors are compared with it.
 
-`hmc levels BUNDLE --program LEVEL` prints a program.
+Where none is named, `native` runs the levels in int8 on a CPU, and `onnxruntime` all others. `hmc levels BUNDLE
+--program LEVEL` prints a program.
 
 ## Who does what
 

@@ -9,6 +9,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,16 @@ from tests.processes import environment
 
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.precisions.int8 import Int8Linears
+from hmc.compiler.precisions.linears import FloatLinears
 from hmc.engine.choosing import best_tokens, log_sum_exp
 from hmc.engine.native import library
 from hmc.engine.native.build import BUILDS, HERE, build_one, compiler, library_name, machine
-from hmc.engine.native.level import ENDED, FAILED, RUNS, Found, NativeBatch, NativeLevel, Rule
+from hmc.engine.native.level import ENDED, FAILED, RUNS, Found, NativeBatch, NativeLevel, Rule, _check
 from hmc.engine.reference import OwnCaches, ReferenceLevel
 
 CALIBRATION = [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]
+LISTS = [np.arange(0, 100, 2), np.array([0, 1, 2, 5, 40]), np.unique([0, *range(3, 101, 3), *range(50, 60)])]
+"""Tokens of each of SOURCES: fewer than a block, several blocks, and blocks that are not full."""
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 needs_library = pytest.mark.skipif(
     machine() not in BUILDS or sys.platform != "linux", reason="there is no native executor for this machine"
@@ -46,12 +50,32 @@ def native(level: ReferenceLevel) -> NativeLevel:
     return NativeLevel(best, level.program, level.arch, level.tensors)
 
 
+@pytest.fixture(scope="module")
+def in_blocks(level: ReferenceLevel) -> ReferenceLevel:
+    """The level with blocks of 16 tokens, so that the lists of few tokens have several."""
+    last = level.candidates.model_copy(update={"block": 16})
+    program = level.program.model_copy(update={"step": (*level.program.step[:-1], last)})
+    return ReferenceLevel(program, level.arch, level.tensors)
+
+
+@pytest.fixture(scope="module")
+def listed(in_blocks: ReferenceLevel) -> NativeLevel:
+    best = library.best()
+    assert best is not None
+    return NativeLevel(best, in_blocks.program, in_blocks.arch, in_blocks.tensors, listed=True)
+
+
 def searched(
-    level: NativeLevel, sources: list[list[int]], rows: int, rule: Rule, threads: int = 1
+    level: NativeLevel,
+    sources: list[list[int]],
+    rows: int,
+    rule: Rule,
+    threads: int = 1,
+    lists: Sequence[np.ndarray] = (),
 ) -> list[list[Found]]:
     """What each sentence finds in a batch with the others, which leave when they have ended."""
     batch = NativeBatch(level, rows, threads)
-    batch.admit(sources, [rule] * len(sources))
+    batch.admit(sources, [rule] * len(sources), lists)
     names, found = list(range(len(sources))), {}
     while names:
         batch.run(100)
@@ -88,11 +112,16 @@ def test_the_library_is_that_of_the_sources(tmp_path: Path) -> None:
 
 @needs_library
 @needs_compiler
-def test_builds_have_the_same_bits(level: ReferenceLevel, native: NativeLevel, once: Once) -> None:
-    plain = NativeLevel(library.load(once(_plain_at) / "plain.so"), level.program, level.arch, level.tensors)
+def test_builds_have_the_same_bits(
+    level: ReferenceLevel, in_blocks: ReferenceLevel, native: NativeLevel, listed: NativeLevel, once: Once
+) -> None:
+    other, rule = library.load(once(_plain_at) / "plain.so"), Rule(12, length_penalty=0.7)
+    plain = NativeLevel(other, level.program, level.arch, level.tensors)
+    plain_listed = NativeLevel(other, in_blocks.program, level.arch, level.tensors, listed=True)
     for rows in (1, 3):
-        rule = Rule(12, length_penalty=0.7)
         assert searched(plain, SOURCES, rows, rule) == searched(native, SOURCES, rows, rule)
+        ours = searched(listed, SOURCES, rows, rule, lists=LISTS)
+        assert searched(plain_listed, SOURCES, rows, rule, lists=LISTS) == ours
 
 
 @needs_compiler
@@ -126,19 +155,61 @@ def test_a_library_of_another_interface_is_refused(tmp_path: Path, monkeypatch: 
 
 
 @needs_library
-def test_greedy_search_takes_the_best_tokens(level: ReferenceLevel, native: NativeLevel) -> None:
-    for source, found in zip(SOURCES, searched(native, SOURCES, 1, Rule(10)), strict=True):
-        own, tokens, encoded = OwnCaches(), [level.arch.decoder_start], level.encode(source)
+@pytest.mark.parametrize("with_lists", [False, True])
+def test_greedy_search_takes_the_best_tokens(
+    level: ReferenceLevel, in_blocks: ReferenceLevel, native: NativeLevel, listed: NativeLevel, with_lists: bool
+) -> None:
+    if with_lists:
+        level = in_blocks
+        answers = searched(listed, SOURCES, 1, Rule(10), lists=LISTS)
+    else:
+        answers = searched(native, SOURCES, 1, Rule(10))
+    for source, tokens_of, found in zip(SOURCES, LISTS, answers, strict=True):
+        ids = tokens_of if with_lists else np.arange(level.arch.vocab_size)
+        encoded = level.encode(source, tokens_of if with_lists else None)
+        own, tokens = OwnCaches(), [level.arch.decoder_start]
         total, scores = 0.0, []
         while len(tokens) <= 10 and (len(tokens) == 1 or tokens[-1] != level.arch.eos_id):
             logits = level.step(np.array(tokens[-1:]), np.array([len(tokens) - 1]), own, [encoded]).logits
-            best = [token for token in best_tokens(logits, 3)[0].tolist() if token != level.arch.pad_id]
+            best = [place for place in best_tokens(logits, 3)[0].tolist() if ids[place] != level.arch.pad_id]
             score = logits[0, best[0]] - log_sum_exp(logits, level.candidates.block)[0]
             scores.append(score)
             total += float(score)
-            tokens.append(best[0])
+            tokens.append(int(ids[best[0]]))
         ended = tokens[-1] == level.arch.eos_id
         assert found == [(total / (len(tokens) - 1), int(ended), tokens[1:], scores)]
+
+
+@needs_library
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_lists_have_the_bits_of_the_reference(in_blocks: ReferenceLevel, rows: int, threads: int) -> None:
+    """Of sentences with different lists in one batch, in int8 and in fp32."""
+    best = library.best()
+    assert best is not None
+    for level in (in_blocks, reference(tiny(), FloatLinears())):
+        native = NativeLevel(best, level.program, level.arch, level.tensors, listed=True)
+        batch, own = NativeBatch(native, rows, threads), OwnCaches()
+        batch.admit(SOURCES, [Rule(12)] * len(SOURCES), LISTS)
+        encoded = [level.encode(*pair) for pair in zip(SOURCES, LISTS, strict=True) for _ in range(rows)]
+        for position, token in enumerate((level.arch.decoder_start, 7, 50)):
+            tokens = np.arange(len(encoded)) + token if position else np.full(len(encoded), token)
+            expected = level.step(tokens, np.full(len(encoded), position), own, encoded).logits
+            assert expected.shape == (len(encoded), max(map(len, LISTS)))
+            np.testing.assert_array_equal(batch.step(tokens)[0], expected)
+
+
+@needs_library
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_list_does_not_depend_on_others(listed: NativeLevel, rows: int) -> None:
+    """Beside sentences with other lists, that leave one after the other, and with any number of threads."""
+    rule = Rule(14, min_length=3)
+    pairs = list(zip(SOURCES, LISTS, strict=True))
+    alone = [searched(listed, [source], rows, rule, lists=[tokens])[0] for source, tokens in pairs]
+    for threads in (1, 2):
+        assert searched(listed, SOURCES, rows, rule, threads, LISTS) == alone
+    for found, tokens in zip(alone, LISTS, strict=True):
+        assert {token for each in found for token in each.tokens} <= set(tokens.tolist())
 
 
 @needs_library
@@ -273,6 +344,31 @@ def test_arguments_that_would_read_elsewhere_are_refused(native: NativeLevel) ->
     ):  # fmt: skip
         with pytest.raises(ValueError, match="native executor: cannot"):
             use()
+
+
+@needs_library
+def test_lists_that_are_none_are_refused(native: NativeLevel, listed: NativeLevel) -> None:
+    batch = NativeBatch(listed, 2)
+    for wrong in ([], [5, 4], [5, 5], [-1, 5], [5, listed.arch.vocab_size]):
+        with pytest.raises(ValueError, match="cannot admit sentences"):
+            batch.admit(SOURCES[:2], [Rule(5)] * 2, [LISTS[0], np.array(wrong, np.int64)])
+    with pytest.raises(ValueError, match="1 lists for 2 sentences"):
+        batch.admit(SOURCES[:2], [Rule(5)] * 2, LISTS[:1])
+    with pytest.raises(ValueError, match="cannot admit sentences"):
+        batch.admit(SOURCES[:1], [Rule(5)])
+    with pytest.raises(ValueError, match="cannot admit sentences"):
+        NativeBatch(native, 2).admit(SOURCES[:1], [Rule(5)], LISTS[:1])
+    batch.admit(SOURCES, [Rule(5)] * 3, LISTS)
+    for width in (len(LISTS[0]) - 1, 10**9):  # logits have no room for the list, or ask for more than there can be
+        with pytest.raises(ValueError, match="cannot step"):
+            _step_of_width(batch, width)
+
+
+def _step_of_width(batch: NativeBatch, width: int) -> None:
+    """A step as `NativeBatch.step` asks for it, with logits of any width."""
+    tokens, logits = np.zeros(6, np.int32), np.empty((6, 100), np.float32)
+    arguments = tokens.ctypes.data, logits.ctypes.data, width, None, 0
+    _check(batch.level.library.hmc_step(batch._handle, *arguments), "step")
 
 
 @needs_library

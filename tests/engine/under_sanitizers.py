@@ -23,11 +23,13 @@ CALIBRATION = [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]
 
 def used(level: NativeLevel) -> None:
     """Sentences join, are searched for by both sides, move and leave."""
+    size = level.arch.vocab_size
+    lists = [np.arange(0, size, 2), np.arange(size), np.array([0, 5, 9])] if level.listed else []
     for rows, threads in ((1, 1), (3, 3)):
         batch = NativeBatch(level, rows, threads)
-        batch.admit(SOURCES, [Rule(40, min_length=30, enough=3)] * 3)
+        batch.admit(SOURCES, [Rule(40, min_length=30, enough=3)] * 3, lists)
         batch.run(20)
-        batch.admit(SOURCES[:1], [Rule(2)])
+        batch.admit(SOURCES[:1], [Rule(2)], lists[:1])
         batch.run(5)
         _, lengths = batch.states()
         batch.collect([0, 3], max(lengths), rows)
@@ -36,7 +38,7 @@ def used(level: NativeLevel) -> None:
             batch.step(np.full(2 * rows, 7), attention=True)
             batch.reorder(np.array([rows * (row // rows) for row in range(2 * rows)]))
         try:
-            batch.admit([[10**6]], [Rule(5)])
+            batch.admit([[10**6]], [Rule(5)], lists[:1])
         except ValueError:
             batch.close()
 
@@ -50,7 +52,8 @@ def main() -> None:
         every: tuple[Linears, ...] = (FloatLinears(), Int8Linears(calibrate(model, CALIBRATION).ranges))
         for linears in every:
             level = reference(model, linears)
-            used(NativeLevel(native, level.program, level.arch, level.tensors))
+            for listed in (False, True):
+                used(NativeLevel(native, level.program, level.arch, level.tensors, listed=listed))
     print("done")
 
 

@@ -1,6 +1,8 @@
 """What a step ends with: log-probabilities, the best tokens, and a token that is drawn, by blocks of the vocabulary.
 
-Blocks have one fixed size (`TopCandidates.block`), so that sums have one order.
+Blocks have one fixed size (`TopCandidates.block`), so that sums have one order. For a sentence with a shortlist V is
+the number of its tokens, and ids are their places in the list, which is ascending. Logits of −∞ behind its end change
+no bit.
 """
 
 from __future__ import annotations

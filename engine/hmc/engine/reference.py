@@ -53,6 +53,8 @@ class Source:
 
     length: int
     """S, EOS counted."""
+    listed: Ints | None = None
+    """The tokens of its shortlist, ascending: all that there is for it. None: the whole vocabulary."""
     keys: dict[int, Tensor] = field(default_factory=dict)
     values: dict[int, Tensor] = field(default_factory=dict)
 
@@ -95,7 +97,8 @@ class Step:
     """What a step gives for its R rows."""
 
     logits: Float32
-    """`[R, V]`. Only the reference writes them."""
+    """`[R, V]`. With shortlists `[R, L]`, L the longest list: of the tokens in the row's list, in their order, and −∞
+    behind its end."""
     attention: dict[int, list[Float32]] = field(default_factory=dict)
     """Decoder layer → attention weights over the source, `[H, S]` for each row. Heads are in the order of their numbers
     in the unpruned model."""
@@ -118,10 +121,10 @@ class ReferenceLevel:
 
     # ---- the two lists ----
 
-    def encode(self, source: Sequence[int]) -> Source:
-        """Encodes one sentence: token ids, EOS last."""
+    def encode(self, source: Sequence[int], listed: Ints | None = None) -> Source:
+        """Encodes one sentence: token ids, EOS last. listed: see `Source`."""
         values: dict[str, Float32] = {}
-        encoded = Source(len(source))
+        encoded = Source(len(source), listed)
         for operation in self.program.encode:
             if isinstance(operation, Embed):
                 values[operation.output] = self._embed(operation, np.array(source), np.arange(len(source)))
@@ -152,7 +155,8 @@ class ReferenceLevel:
                 values[operation.output] = result
                 attention[operation.layer] = weights
             elif isinstance(operation, TopCandidates):
-                return Step(self._product(operation.product, values[operation.input]), attention)
+                logits = self._product(operation.product, values[operation.input])
+                return Step(_of_lists(logits, [source.listed for source in sources]), attention)
         raise AssertionError("a step program ends with candidates")
 
     @property
@@ -252,6 +256,17 @@ class ReferenceLevel:
     def _stored(self, values: Float32) -> Float32:
         """In the program's type."""
         return round_to(values, self.program.type)
+
+
+def _of_lists(logits: Float32, lists: Sequence[Ints | None]) -> Float32:
+    """Logits `[R, V]` of the tokens in each row's list, see `Step`. A column of a product depends on no other."""
+    own = [listed for listed in lists if listed is not None]
+    if not own:
+        return logits
+    found = np.full((len(own), max(map(len, own))), F(-np.inf))
+    for row, listed in enumerate(own):
+        found[row, : len(listed)] = logits[row, listed]
+    return found
 
 
 def _by_head(value: Float32, parts: int, heads: int) -> list[Float32]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.engine.runtime.test_reference import OPTIONS, TEXTS, translated
 
-from hmc.artifact import InvalidRequestError
+from hmc.artifact import InvalidRequestError, read_manifest
 from hmc.engine.native import library
+from hmc.engine.support import executor_of
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
@@ -34,22 +35,37 @@ def test_every_option(lively_bundle: Path, level: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_prefixes_and_given_translations(lively_bundle: Path, beam: int) -> None:
+@pytest.mark.parametrize("level", ["full-int8", "full-int8-shortlist"])
+def test_prefixes_and_given_translations(lively_bundle: Path, listed_bundle: Path, level: str, beam: int) -> None:
+    """Their tokens are in the shortlist, whatever the source is."""
+    bundle = listed_bundle if level.endswith("shortlist") else lively_bundle
     options = DecodeOptions(beam_size=beam)
     found = {}
     for executor in ("native", "reference"):
-        with Translator(lively_bundle, "full-int8", device="cpu", executor=executor) as translator:
+        with Translator(bundle, level, device="cpu", executor=executor) as translator:
             begun = translator.translate(TEXTS, options, ["Two dogs"] * len(TEXTS), segmentation="none")
             scored = translator.score(TEXTS, TEXTS[::-1], DecodeOptions(token_scores=True))
             found[executor] = begun, scored
     assert found["native"] == found["reference"]
 
 
-@pytest.mark.parametrize("name", ["beam 4", "greedy", "bans", "sampling"])
+@pytest.mark.parametrize("name", [*OPTIONS, *MORE])
 def test_shortlists(listed_bundle: Path, name: str) -> None:
-    level = "full-int8-shortlist"
-    ours = translated(listed_bundle, level, "native", OPTIONS[name])
-    assert ours == translated(listed_bundle, level, "reference", OPTIONS[name])
+    level, options = "full-int8-shortlist", (OPTIONS | MORE)[name]
+    ours = translated(listed_bundle, level, "native", options)
+    assert ours == translated(listed_bundle, level, "reference", options)
+
+
+def test_levels_in_int8_are_its_own(listed_bundle: Path) -> None:
+    """Those with shortlists too; levels of other precisions stay with ONNX Runtime."""
+    levels = read_manifest(listed_bundle).levels
+    assert {level.name: executor_of(level, "auto", cpu=True, native=True) for level in levels} == {
+        "full-shortlist": "onnxruntime",
+        "full-int8-shortlist": "native",
+        "full-int4-shortlist": "onnxruntime",
+    }
+    assert {executor_of(level, "auto", cpu=False, native=True) for level in levels} == {"onnxruntime"}
+    assert {executor_of(level, "auto", cpu=True, native=False) for level in levels} == {"onnxruntime"}
 
 
 def test_many_callers_at_once_and_some_that_leave(lively_bundle: Path) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from hmc.engine.arrays import Arrays, Ints
 from hmc.engine.caches.interface import Caches
+from hmc.engine.caches.shortlists import in_lists
 from hmc.engine.choosing import NEVER, best_tokens, draw, log_sum_exp, penalise_repetition
 from hmc.engine.native.level import NativeBatch, NativeLevel, Rule
 from hmc.engine.reference import OwnCaches, ReferenceLevel, Source
@@ -40,8 +41,13 @@ class ProgramCaches(Caches):
         """Of each sentence: the tokens of its shortlist. Empty for a level without shortlists."""
 
     @abstractmethod
+    def admit(self, sources: Sequence[Sequence[int]], lists: Sequence[Ints], limits: Sequence[int]) -> None:
+        """Encodes sentences and appends them. lists: of each, or none in a level without shortlists."""
+
+    @abstractmethod
     def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[npt.NDArray[np.float32], Weights]:
-        """One step of all rows, which have read `lengths` tokens before. Returns logits `[R, V]` and attention."""
+        """One step of all rows, which have read `lengths` tokens before. Returns attention and logits `[R, V]`; with
+        shortlists `[R, L]`, L the longest list, of each row's list in its order, and −∞ behind its end."""
 
     def groups(self, lengths: Sequence[int]) -> list[list[int]]:
         """All together: each sentence is encoded as if it were alone."""
@@ -50,11 +56,13 @@ class ProgramCaches(Caches):
     def add(
         self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()
     ) -> None:
-        del limits
-        self.lengths += map(len, sources)
+        lists: list[Ints] = []
         if self.sessions.lexicon:
             choose = self.sessions.lexicon.candidates
-            self.listed += [choose(source, prefix) for source, prefix in zip(sources, prefixes, strict=True)]
+            lists = [choose(source, prefix) for source, prefix in zip(sources, prefixes, strict=True)]
+        self.admit(sources, lists, limits or [min(MAX_TOKENS, self.sessions.arch.max_positions - 1)] * len(sources))
+        self.lengths += map(len, sources)
+        self.listed += lists
 
     def keep(self, order: Sequence[int]) -> None:
         self.lengths = [self.lengths[index] for index in order]
@@ -77,16 +85,16 @@ class ProgramCaches(Caches):
         logits, attention = self.step(
             step["tokens"].astype(np.int64), step["lengths"].astype(np.int64), attention=asked
         )
+        count = int(step["candidates"][0])
+        ids: Ints | None = None
         if self.listed:
-            hidden = np.ones(logits.shape, np.bool_)
-            for row in range(len(logits)):
-                hidden[row, self.listed[row // self.rows]] = False
-            logits = np.where(hidden, NEVER, logits)
+            logits, ids = self._of_lists(logits, count)
+            step = step | in_lists(step, self.listed)
         if "penalised" in step:
             logits = penalise_repetition(logits, step["penalised"], step["penalties"])
         block = self.sessions.program.candidates.block
         log_probs = logits - log_sum_exp(logits, block)[:, None]
-        best = best_tokens(logits, int(step["candidates"][0]))
+        best = best_tokens(logits, count)
         outputs: Arrays = {"scores": np.take_along_axis(log_probs, best, axis=1), "ids": best}
         wanted = step.get("wanted", np.zeros(len(logits), np.int64))
         outputs["wanted_scores"] = np.take_along_axis(log_probs, wanted[:, None], axis=1)[:, 0]
@@ -97,7 +105,22 @@ class ProgramCaches(Caches):
             outputs["sampled"] = drawn
             outputs["sampled_scores"] = np.take_along_axis(log_probs, drawn[:, None], axis=1)[:, 0]
             outputs["weights"] = np.take_along_axis(weights, best, axis=1)
+        if ids is not None:
+            outputs["ids"] = np.take_along_axis(ids, best, axis=1)
+            if "sampled" in outputs:
+                outputs["sampled"] = np.take_along_axis(ids, outputs["sampled"][:, None], axis=1)[:, 0]
         return outputs
+
+    def _of_lists(self, logits: npt.NDArray[np.float32], count: int) -> tuple[npt.NDArray[np.float32], Ints]:
+        """Logits `[R, L]` of lists, with room for `count` candidates and for a token that is in no list; and the token
+        ids of their places. Both are of the same shape; a place without a token has the logit −∞."""
+        width = max(logits.shape[1] + 1, count)
+        wide = np.full((len(logits), width), NEVER)
+        wide[:, : logits.shape[1]] = logits
+        ids = np.full((len(self.listed), width), self.sessions.arch.pad_id)
+        for sentence, listed in enumerate(self.listed):
+            ids[sentence, : len(listed)] = listed
+        return wide, np.repeat(ids, self.rows, axis=0)
 
     def _attention(self, attention: Weights) -> npt.NDArray[np.float32]:
         """`[B, H, k, S]`: of all open cross heads, layer by layer; 0 after the end of a source."""
@@ -123,11 +146,10 @@ class ReferenceCaches(ProgramCaches):
         self.own = OwnCaches()
         self.sources: list[Source] = []
 
-    def add(
-        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()
-    ) -> None:
-        super().add(sources, prefixes, limits)
-        self.sources += [self.level.encode(source) for source in sources]
+    def admit(self, sources: Sequence[Sequence[int]], lists: Sequence[Ints], limits: Sequence[int]) -> None:
+        del limits
+        for index, source in enumerate(sources):
+            self.sources.append(self.level.encode(source, lists[index] if lists else None))
         self.own.add(len(sources) * self.rows)
 
     def keep(self, order: Sequence[int]) -> None:
@@ -152,12 +174,8 @@ class NativeCaches(ProgramCaches):
         super().__init__(sessions, rows)
         self.batch = NativeBatch(level, rows, sessions.threads)
 
-    def add(
-        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()
-    ) -> None:
-        super().add(sources, prefixes, limits)
-        most = self.sessions.arch.max_positions - 1
-        self.batch.admit(sources, [Rule(limit) for limit in limits or [min(MAX_TOKENS, most)] * len(sources)])
+    def admit(self, sources: Sequence[Sequence[int]], lists: Sequence[Ints], limits: Sequence[int]) -> None:
+        self.batch.admit(sources, [Rule(limit) for limit in limits], lists)
 
     def keep(self, order: Sequence[int]) -> None:
         super().keep(order)

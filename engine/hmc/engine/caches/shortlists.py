@@ -84,15 +84,20 @@ class Shortlists:
     def translate(self, step: Arrays) -> None:
         """Replaces token ids in the step's inputs by positions in each row's list. A token that is not in the list gets
         the position behind its end."""
-        for name in TOKEN_INPUTS:
-            if name in step:
-                step[name] = self._positions(step[name].reshape(len(self._lists), -1)).reshape(step[name].shape)
+        step |= in_lists(step, self._lists)
 
-    def _positions(self, tokens: Ints) -> Ints:
-        """Token ids `[N, …]` → positions of the same shape."""
-        positions = np.empty_like(tokens)
-        for sentence, listed in enumerate(self._lists):
-            found = listed.searchsorted(tokens[sentence])
-            missing = listed.take(found, mode="clip") != tokens[sentence]
-            positions[sentence] = np.where(missing, len(listed), found)
-        return positions
+
+def in_lists(step: Arrays, lists: Sequence[Ints]) -> Arrays:
+    """The step's inputs that name tokens, by positions in the lists `[N]` of sentences with k rows each. A token that
+    is not in the list has the position behind its end."""
+    found: Arrays = {}
+    for name in TOKEN_INPUTS:
+        if name in step:
+            tokens = step[name].reshape(len(lists), -1)
+            positions = np.empty_like(tokens)
+            for sentence, listed in enumerate(lists):
+                places = listed.searchsorted(tokens[sentence])
+                missing = listed.take(places, mode="clip") != tokens[sentence]
+                positions[sentence] = np.where(missing, len(listed), places)
+            found[name] = positions.reshape(step[name].shape)
+    return found

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("level.c", "forward.c", "linear.c", "attention.c", "candidates.c", "batch.c", "search.c", "team.c")
+SOURCES = ("level.c", "pack.c", "forward.c", "linear.c", "attention.c", "candidates.c", "batch.c", "search.c", "team.c")
 FLAGS = (
     "-std=gnu11", "-O3", "-fPIC", "-shared", "-s", "-Wl,--build-id=none", "-ffp-contract=off", "-fno-math-errno",
     "-fno-trapping-math", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-psabi",

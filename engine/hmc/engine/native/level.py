@@ -22,6 +22,7 @@ from hmc.engine.tensors import Tensor, read_tensors
 
 F = np.float32
 Int32 = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.int64]
 KINDS = {
     ops.Embed: 0,
     ops.FusedLinear: 1,
@@ -175,13 +176,31 @@ def _range(found: ops.Range | None) -> c.RangeStruct:
     return c.RangeStruct(1, found.zero_point, int(found.signed), found.scale)
 
 
+def _joined(lists: Sequence[Sequence[int] | Ints]) -> tuple[Int32, Int32]:
+    """Where each list starts in the array that holds all of them, `[n + 1]`; and that array."""
+    starts = np.array([0, *accumulate(map(len, lists))], np.int32)
+    if isinstance(lists[0], np.ndarray):
+        return starts, np.concatenate(lists).astype(np.int32)
+    return starts, np.fromiter(chain.from_iterable(lists), np.int32, int(starts[-1]))
+
+
 class NativeLevel:
     """A level, run by its program in C. Several threads may use it at once, each with batches of its own."""
 
-    def __init__(self, library: ctypes.CDLL, program: Program, arch: Architecture, tensors: dict[str, Tensor]) -> None:
-        """tensors: by the names in the program, as `read_tensors` gives them. Raises ValueError for a program that
-        the library does not run, and MemoryError."""
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        program: Program,
+        arch: Architecture,
+        tensors: dict[str, Tensor],
+        *,
+        listed: bool = False,
+    ) -> None:
+        """tensors: by the names in the program, as `read_tensors` gives them. listed: each sentence has a list of
+        tokens, which are all that there is for it. Raises ValueError for a program that the library does not run, and
+        MemoryError."""
         self.library = library
+        self.listed = listed
         self.program = program
         self.arch = arch
         self._handle: int | None = None
@@ -189,7 +208,7 @@ class NativeLevel:
         widths = (ctypes.c_int32 * len(lists.widths))(*lists.widths)
         struct = c.ProgramStruct(
             arch.vocab_size, arch.max_positions, arch.source_size, arch.pad_id, arch.eos_id, arch.decoder_start,
-            len(lists.widths), widths, len(lists.encode), len(lists.step), lists.encode, lists.step,
+            listed, len(lists.widths), widths, len(lists.encode), len(lists.step), lists.encode, lists.step,
         )  # fmt: skip
         handle = ctypes.c_void_p()
         _check(library.hmc_open(ctypes.byref(struct), ctypes.byref(handle)), "open the level")
@@ -204,10 +223,12 @@ class NativeLevel:
         self.attentions = [each for each in program.step if isinstance(each, ops.AttendSource)]
 
     @classmethod
-    def open(cls, library: ctypes.CDLL, bundle: Path, level: str, arch: Architecture) -> NativeLevel:
+    def open(
+        cls, library: ctypes.CDLL, bundle: Path, level: str, arch: Architecture, *, listed: bool = False
+    ) -> NativeLevel:
         """Opens a level of a bundle that was validated. Raises InvalidArtifactError where it has no program."""
         program = read_program(bundle, level)
-        return cls(library, program, arch, read_tensors(bundle, program))
+        return cls(library, program, arch, read_tensors(bundle, program), listed=listed)
 
     def __del__(self) -> None:
         if self._handle:
@@ -281,6 +302,9 @@ class NativeBatch:
         self.rows = rows
         self.count = 0
         self.sources: list[int] = []
+        """Tokens of each sentence."""
+        self.lists: list[int] = []
+        """Tokens of each sentence's list, in a level with lists."""
         self._library = level.library
         self._numbers = _Buffer(np.int32)
         self._states = _Buffer(np.int32)
@@ -302,11 +326,10 @@ class NativeBatch:
 
     __del__ = close
 
-    def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[Rule]) -> None:
-        """Encodes sentences, token ids with EOS, and appends them."""
-        lengths = [len(source) for source in sources]
-        starts = np.array([0, *accumulate(lengths)], np.int32)
-        tokens = np.fromiter(chain.from_iterable(sources), np.int32, int(starts[-1]))
+    def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[Rule], lists: Sequence[Ints] = ()) -> None:
+        """Encodes sentences, token ids with EOS, and appends them. lists: in a level with lists, the tokens of each
+        sentence, ascending."""
+        starts, tokens = _joined(sources)
         most = self.level.arch.max_positions
         structs = (c.RulesStruct * len(rules))()
         for struct, rule in zip(structs, rules, strict=True):
@@ -314,10 +337,19 @@ class NativeBatch:
             struct.min_length = rule.min_length
             struct.enough = rule.enough
             struct.penalties = _powers(rule.length_penalty, most)
-        result = self._library.hmc_admit(self._handle, len(sources), starts.ctypes.data, tokens.ctypes.data, structs)
+        given: tuple[int | None, int | None] = (None, None)
+        if lists:
+            if len(lists) != len(sources):
+                raise ValueError(f"{len(lists)} lists for {len(sources)} sentences")
+            list_starts, listed = _joined(lists)
+            given = list_starts.ctypes.data, listed.ctypes.data
+        result = self._library.hmc_admit(
+            self._handle, len(sources), starts.ctypes.data, tokens.ctypes.data, structs, *given
+        )
         _check(result, "admit sentences")
         self.count += len(sources)
-        self.sources += lengths
+        self.sources += [len(source) for source in sources]
+        self.lists += [len(each) for each in lists]
 
     def keep(self, order: Sequence[int]) -> None:
         """Sentence i becomes what sentence order[i] was; the others go."""
@@ -325,6 +357,8 @@ class NativeBatch:
         _check(self._library.hmc_keep(self._handle, count, self._numbers.of(order)), "keep sentences")
         self.count = count
         self.sources = [self.sources[index] for index in order]
+        if self.lists:
+            self.lists = [self.lists[index] for index in order]
 
     def run(self, steps: int) -> int:
         """Runs up to so many steps, until a sentence has ended. Returns how many."""
@@ -367,17 +401,21 @@ class NativeBatch:
         """One step whose search is the caller's. tokens `[R]`: the last of each row.
 
         Returns logits `[R, V]`, and for each cross-attention weights `[R, H, S]`, 0 behind the end of a source, in the
-        order of the heads' numbers in the unpruned model."""
+        order of the heads' numbers in the unpruned model. In a level with lists logits are `[R, L]`, L the longest
+        list: of the tokens in the row's list, in their order, and −∞ behind its end."""
         read = np.ascontiguousarray(tokens, np.int32)
         rows = self.count * self.rows
         if read.shape != (rows,):
             raise ValueError(f"tokens {read.shape}: one for each of {rows} rows")
-        logits = np.empty((rows, self.level.arch.vocab_size), F)
+        logits = np.empty((rows, max(self.lists, default=self.level.arch.vocab_size)), F)
         longest = max(self.sources)
         heads = sum(each.heads for each in self.level.attentions) if attention else 0
         weights = np.zeros((rows * heads, longest), F)
         where = weights.ctypes.data if heads else None
-        _check(self._library.hmc_step(self._handle, read.ctypes.data, logits.ctypes.data, where, longest), "step")
+        result = self._library.hmc_step(
+            self._handle, read.ctypes.data, logits.ctypes.data, logits.shape[1], where, longest
+        )
+        _check(result, "step")
         found = []
         first = 0
         for each in self.level.attentions if heads else ():

@@ -10,7 +10,7 @@ from typing import Any
 
 from hmc.engine.native.build import library_name
 
-INTERFACE = 3
+INTERFACE = 4
 """Of the C functions; a library of another interface is not used."""
 FOLDER = Path(__file__).parent / "built"
 """Where the build puts the libraries."""
@@ -81,6 +81,7 @@ class ProgramStruct(Structure):
         ("pad", c_int32),
         ("eos", c_int32),
         ("start", c_int32),
+        ("listed", c_int32),
         ("values", c_int32),
         ("widths", POINTER(c_int32)),
         ("encode_count", c_int32),
@@ -135,12 +136,12 @@ def load(path: Path) -> ctypes.CDLL:
         "hmc_level_bytes": (c_int64, [c_void_p]),
         "hmc_batch_open": (c_int32, [c_void_p, c_int32, c_int32, POINTER(c_void_p)]),
         "hmc_batch_close": (None, [c_void_p]),
-        "hmc_admit": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, POINTER(RulesStruct)]),
+        "hmc_admit": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, POINTER(RulesStruct), c_void_p, c_void_p]),
         "hmc_keep": (c_int32, [c_void_p, c_int32, c_void_p]),
         "hmc_run": (c_int32, [c_void_p, c_int32]),
         "hmc_states": (None, [c_void_p, c_void_p, c_void_p]),
         "hmc_collect": (c_int32, [c_void_p, c_int32, c_void_p, c_int32, c_int32, *[c_void_p] * 5]),
-        "hmc_step": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_int32]),
+        "hmc_step": (c_int32, [c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_int32]),
         "hmc_reorder": (c_int32, [c_void_p, c_void_p]),
     }
     holding = ctypes.PyDLL(str(path))

@@ -68,7 +68,7 @@ class ProgramSessions(LevelSessions):
             if native is None:
                 opened.program = ReferenceLevel.open(bundle, level.name, arch)
             else:
-                opened.program = NativeLevel.open(native, bundle, level.name, arch)
+                opened.program = NativeLevel.open(native, bundle, level.name, arch, listed=bool(level.shortlist))
         except OSError as error:
             raise InvalidArtifactError(
                 f"level {level.name}", [f"{error.filename} cannot be read: {error.strerror}"], "Let this user read it."
@@ -91,8 +91,8 @@ class ProgramSessions(LevelSessions):
 
     @property
     def searches_inside(self) -> bool:
-        """Whether the executor searches by itself. Rows that see a shortlist only are searched for on the host."""
-        return isinstance(self.program, NativeLevel) and self.lexicon is None
+        """Whether the executor searches by itself."""
+        return isinstance(self.program, NativeLevel)
 
     def has(self, variant: Variant) -> bool:
         """The program computes what every variant does."""

@@ -21,7 +21,6 @@ from hmc.engine.arrays import Ints
 from hmc.engine.caches.searches import FIRST_RUN_STEPS, Beginning, Searches
 from hmc.engine.decoding.history import FAILED, Ended, hypotheses
 from hmc.engine.decoding.job import Job, Mode
-from hmc.engine.native.level import NativeLevel
 from hmc.engine.requests.results import Decoded
 from hmc.engine.runtime import turns
 from hmc.engine.runtime.programs import ProgramSessions
@@ -269,8 +268,7 @@ def batch_for(sessions: LevelSessions, mode: Mode, max_rows: int, max_tokens: in
     mode's graphs if they are not open; raises InvalidArtifactError, and FailedPreconditionError if a device has too
     little memory."""
     if mode.variant in SEARCH_VARIANTS and isinstance(sessions, ProgramSessions):
-        assert isinstance(sessions.program, NativeLevel)
-        return NativeSearchBatch(sessions.program, mode, sessions.threads)
+        return NativeSearchBatch(sessions, mode)
     if mode.variant in SEARCH_VARIANTS:
         return DeviceBatch.open(sessions, mode, max_rows, max_tokens)
     return HostBatch(sessions, mode, max_rows, max_tokens)

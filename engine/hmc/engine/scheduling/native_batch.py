@@ -9,6 +9,7 @@ from collections.abc import Callable
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.native.level import FAILED, RUNS, NativeBatch, NativeLevel, Rule
 from hmc.engine.requests.results import Decoded, DecodedHypothesis
+from hmc.engine.runtime.programs import ProgramSessions
 from hmc.engine.scheduling.batch import Outcome, compact
 
 AT_ONCE_S = 0.002
@@ -18,9 +19,11 @@ AT_ONCE_S = 0.002
 class NativeSearchBatch:
     """Jobs, and the executor's batch; sentence n is at index n of both."""
 
-    def __init__(self, level: NativeLevel, mode: Mode, threads: int) -> None:
-        """An empty batch. threads: that divide each step among them. Raises MemoryError."""
-        self.batch = NativeBatch(level, mode.rows, threads)
+    def __init__(self, sessions: ProgramSessions, mode: Mode) -> None:
+        """An empty batch of a level that the native executor runs. Raises MemoryError."""
+        assert isinstance(sessions.program, NativeLevel)
+        self.batch = NativeBatch(sessions.program, mode.rows, sessions.threads)
+        self.lexicon = sessions.lexicon
         self.jobs: list[Job] = []
         self.steps = 0
         """That it has run."""
@@ -32,7 +35,8 @@ class NativeSearchBatch:
         now = time.monotonic()
         for job in jobs:
             job.started = now
-        self.batch.admit([job.source for job in jobs], [_rule(job) for job in jobs])
+        lists = [self.lexicon.candidates(job.source) for job in jobs] if self.lexicon else []
+        self.batch.admit([job.source for job in jobs], [_rule(job) for job in jobs], lists)
         self.jobs += jobs
 
     def close(self) -> None:

@@ -39,6 +39,8 @@ static void free_sentence(hmc_batch *batch, sentence *s) {
     }
     batch->free_pages[batch->free_count++] = s->pages[i];
   }
+  hmc_free_packed(&s->projection);
+  free(s->listed);
   free(s->memory);
   free(s->at);
   free(s->pages);
@@ -133,10 +135,33 @@ static int sources_hold(const hmc_level *level, int32_t count, const int32_t *st
   return 1;
 }
 
-int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules) {
+static int lists_hold(const hmc_level *level, int32_t count, const int32_t *starts, const int32_t *ids) {
+  if (!level->listed) return !starts && !ids;
+  if (!starts || !ids || starts[0] != 0) return 0;
+  for (int i = 0; i < count; i++) {
+    if (starts[i + 1] <= starts[i] || starts[i + 1] - starts[i] > level->vocabulary) return 0;
+    for (int t = starts[i]; t < starts[i + 1]; t++) {
+      const int32_t before = t > starts[i] ? ids[t - 1] : -1;
+      if (ids[t] <= before || ids[t] >= level->vocabulary) return 0;
+    }
+  }
+  return 1;
+}
+
+/* The output projection of a sentence's list. */
+static int take_list(const hmc_level *level, sentence *s, const int32_t *ids, int32_t count) {
+  s->listed = malloc((size_t)count * 4);
+  if (!s->listed) return HMC_NO_MEMORY;
+  memcpy(s->listed, ids, (size_t)count * 4);
+  return hmc_pack_listed(&level->step[level->step_count - 1].product, ids, count, &s->projection);
+}
+
+int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules,
+              const int32_t *list_starts, const int32_t *listed) {
   if (!batch) return HMC_BAD_ARGUMENT;
   const hmc_level *level = batch->level;
   if (count < 1 || starts[0] != 0 || !sources_hold(level, count, starts, tokens)) return HMC_BAD_ARGUMENT;
+  if (!lists_hold(level, count, list_starts, listed)) return HMC_BAD_ARGUMENT;
   for (int i = 0; i < count; i++)
     if (!rules_hold(level, rules + i)) return HMC_BAD_ARGUMENT;
   if (batch->count + count > batch->most) {
@@ -156,6 +181,8 @@ int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int3
       error = HMC_NO_MEMORY;
     else if (!fresh[made++]->memory)
       error = HMC_NO_MEMORY;
+    else if (level->listed)
+      error = take_list(level, fresh[made - 1], listed + list_starts[made - 1], list_starts[made] - list_starts[made - 1]);
   }
   for (int first = 0, last; !error && first < count; first = last) {
     last = first + 1;

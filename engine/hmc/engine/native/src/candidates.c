@@ -92,79 +92,151 @@ static int best_memory(hmc_batch *batch, size_t numbers) {
   return 0;
 }
 
-/* What a thread does of a block of the vocabulary. */
+/* ---- the best tokens ---- */
+
+/* What a thread does: of a block of the vocabulary, or of sentences with lists. */
 typedef struct {
   hmc_batch *batch;
-  int rows, stride, n, first, wanted, most;
+  const operation *op;
+  int wanted, stride; /* numbers between rows of batch->logits */
+  int rows, n, first; /* of the block */
 } block_task;
 
-/* The best tokens of a block, and its sum of exponentials: this part's rows. */
+/* A block of a row's tokens, n from `first` on of `all`: its best ones, and its sum of exponentials. */
+static void look(const block_task *t, int row, int n, int first, int all) {
+  const float *logits = t->batch->logits + (size_t)row * t->stride;
+  const size_t at = (size_t)row * t->wanted;
+  const int most = t->wanted < all ? t->wanted : all;
+  best_list best = {t->batch->best + at, t->batch->ids + at, first < most ? first : most, most};
+  find_best(&best, logits, n, first);
+  add_block((exponentials *)(void *)t->batch->sums + row, logits, n);
+}
+
+/* A block of the vocabulary: this part's rows. */
 static void block_part(void *argument, int part, int parts) {
   const block_task *t = argument;
-  hmc_batch *batch = t->batch;
-  for (int r = hmc_share(t->rows, 1, part, parts); r < hmc_share(t->rows, 1, part + 1, parts); r++) {
-    const float *logits = batch->logits + (size_t)r * t->stride;
-    const size_t at = (size_t)r * t->wanted;
-    best_list best = {batch->best + at, batch->ids + at, t->first < t->most ? t->first : t->most, t->most};
-    find_best(&best, logits, t->n, t->first);
-    add_block((exponentials *)(void *)batch->sums + r, logits, t->n);
+  for (int r = hmc_share(t->rows, 1, part, parts); r < hmc_share(t->rows, 1, part + 1, parts); r++)
+    look(t, r, t->n, t->first, t->batch->level->vocabulary);
+}
+
+/* The lists of this part's sentences, in blocks too. Ids are places in the list until the last block was seen. */
+static void lists_part(void *argument, int part, int parts) {
+  const block_task *t = argument;
+  const hmc_batch *batch = t->batch;
+  const int block = t->op->is.block, rows = batch->rows;
+  for (int i = hmc_share(batch->count, 1, part, parts); i < hmc_share(batch->count, 1, part + 1, parts); i++) {
+    const sentence *s = batch->sentences[i];
+    const packed *p = &s->projection;
+    float *logits = batch->logits + (size_t)i * rows * t->stride;
+    for (int first = 0; first < p->outputs; first += block) {
+      const int last = first + block < p->padded_outputs ? first + block : p->padded_outputs;
+      const int n = last < p->outputs ? last - first : p->outputs - first;
+      hmc_multiply_here(batch, p, batch->values[t->op->is.input], batch->level->strides[t->op->is.input], first, last,
+                        i * rows, rows, logits, t->stride);
+      for (int r = 0; r < rows; r++) look(t, i * rows + r, n, first, p->outputs);
+    }
+    const int most = t->wanted < p->outputs ? t->wanted : p->outputs;
+    for (int r = 0; r < rows; r++) {
+      int32_t *ids = batch->ids + (size_t)(i * rows + r) * t->wanted;
+      for (int j = 0; j < most; j++) ids[j] = s->listed[ids[j]];
+    }
   }
+}
+
+/* Work of products with all lists, as `hmc_divide` counts it. */
+static int64_t work_of_lists(const hmc_batch *batch) {
+  int64_t work = 0;
+  for (int i = 0; i < batch->count; i++)
+    work += (int64_t)batch->rows * batch->sentences[i]->projection.outputs * batch->sentences[i]->projection.inputs / 16;
+  return batch->count > 1 ? work : 0;
+}
+
+/* Tokens of which a row has logits. */
+static int tokens_of(const hmc_batch *batch, int row) {
+  return batch->level->listed ? batch->sentences[row / batch->rows]->projection.outputs : batch->level->vocabulary;
 }
 
 int hmc_best(hmc_batch *batch, int32_t wanted) {
   const hmc_level *level = batch->level;
   const operation *op = level->step + level->step_count - 1;
-  const hmc_operation *o = &op->is;
-  const int rows = batch->count * batch->rows, stride = level->strides[o->input];
-  const int most = wanted < level->vocabulary ? wanted : level->vocabulary;
-  const int logits_stride = o->block + COLUMNS;
-  if (logits_memory(batch, (size_t)rows * logits_stride) || best_memory(batch, (size_t)rows * wanted)) return HMC_NO_MEMORY;
+  const packed *p = &op->product;
+  const int rows = batch->count * batch->rows, stride = level->strides[op->is.input], block = op->is.block;
+  block_task task = {.batch = batch, .op = op, .wanted = wanted, .stride = block + COLUMNS, .rows = rows};
+  if (logits_memory(batch, (size_t)rows * task.stride) || best_memory(batch, (size_t)rows * wanted)) return HMC_NO_MEMORY;
   exponentials *sums = (exponentials *)(void *)batch->sums;
-  const float *x = batch->values[o->input];
-  hmc_quantise_rows(batch, &op->product, x, stride, 0, rows);
+  const float *x = batch->values[op->is.input];
+  hmc_quantise_rows(batch, p, x, stride, 0, rows);
   for (int r = 0; r < rows; r++) sums[r] = (exponentials){-INFINITY, 0};
-  for (int first = 0; first < level->vocabulary; first += o->block) {
-    const int last = first + o->block < op->product.padded_outputs ? first + o->block : op->product.padded_outputs;
-    const int n = last < level->vocabulary ? last - first : level->vocabulary - first;
-    hmc_multiply(batch, &op->product, x, stride, first, last, rows, batch->logits, logits_stride);
-    block_task task = {batch, rows, logits_stride, n, first, wanted, most};
-    hmc_divide(batch, block_part, &task, rows > 1 ? (int64_t)rows * n : 0);
+  if (level->listed) hmc_divide(batch, lists_part, &task, work_of_lists(batch));
+  for (int first = 0; !level->listed && first < level->vocabulary; first += block) {
+    const int last = first + block < p->padded_outputs ? first + block : p->padded_outputs;
+    task.first = first;
+    task.n = last < level->vocabulary ? last - first : level->vocabulary - first;
+    hmc_multiply(batch, p, x, stride, first, last, rows, batch->logits, task.stride);
+    hmc_divide(batch, block_part, &task, rows > 1 ? (int64_t)rows * task.n : 0);
   }
   for (int r = 0; r < rows; r++) {
-    const float sum = batch->nans[r] && op->product.range.quantised ? NAN : log_of(sums[r]);
+    const float sum = batch->nans[r] && p->range.quantised ? NAN : log_of(sums[r]);
+    const int there = tokens_of(batch, r);
     for (int j = 0; j < wanted; j++) {
       float *best = batch->best + (size_t)r * wanted + j;
-      *best = j < most ? *best - sum : -INFINITY;
-      if (j >= most) batch->ids[(size_t)r * wanted + j] = level->pad;
+      *best = j < there ? *best - sum : -INFINITY;
+      if (j >= there) batch->ids[(size_t)r * wanted + j] = level->pad;
     }
   }
   return 0;
 }
 
-static int all_logits(hmc_batch *batch, const int32_t *tokens, float *logits, float *attention, int32_t longest) {
+/* ---- all logits ---- */
+
+/* Products with the lists of this part's sentences. */
+static void list_logits_part(void *argument, int part, int parts) {
+  const block_task *t = argument;
+  const hmc_batch *batch = t->batch;
+  const int rows = batch->rows;
+  for (int i = hmc_share(batch->count, 1, part, parts); i < hmc_share(batch->count, 1, part + 1, parts); i++) {
+    const packed *p = &batch->sentences[i]->projection;
+    hmc_multiply_here(batch, p, batch->values[t->op->is.input], batch->level->strides[t->op->is.input], 0,
+                      p->padded_outputs, i * rows, rows, batch->logits + (size_t)i * rows * t->stride, t->stride);
+  }
+}
+
+static int all_logits(hmc_batch *batch, const int32_t *tokens, float *logits, int32_t width, float *attention,
+                      int32_t longest) {
   const hmc_level *level = batch->level;
   const operation *op = level->step + level->step_count - 1;
-  const hmc_operation *o = &op->is;
   const int rows = batch->count * batch->rows;
   int error = hmc_begin_step(batch, tokens);
   if (!error) error = hmc_forward(batch, attention, longest);
   if (error) return error;
-  const int stride = level->strides[o->input], width = op->product.padded_outputs;
-  if (logits_memory(batch, (size_t)rows * width)) return HMC_NO_MEMORY;
-  hmc_quantise_rows(batch, &op->product, batch->values[o->input], stride, 0, rows);
-  hmc_multiply(batch, &op->product, batch->values[o->input], stride, 0, width, rows, batch->logits, width);
-  for (int r = 0; r < rows; r++)
-    memcpy(logits + (size_t)r * level->vocabulary, batch->logits + (size_t)r * width, (size_t)level->vocabulary * 4);
+  const int stride = level->strides[op->is.input];
+  const float *x = batch->values[op->is.input];
+  block_task task = {.batch = batch, .op = op, .stride = ROUND_UP(width, COLUMNS)};
+  if (logits_memory(batch, (size_t)rows * task.stride)) return HMC_NO_MEMORY;
+  hmc_quantise_rows(batch, &op->product, x, stride, 0, rows);
+  if (level->listed)
+    hmc_divide(batch, list_logits_part, &task, work_of_lists(batch));
+  else
+    hmc_multiply(batch, &op->product, x, stride, 0, op->product.padded_outputs, rows, batch->logits, task.stride);
+  for (int r = 0; r < rows; r++) {
+    const int there = tokens_of(batch, r);
+    float *row = logits + (size_t)r * width;
+    memcpy(row, batch->logits + (size_t)r * task.stride, (size_t)there * 4);
+    for (int j = there; j < width; j++) row[j] = -INFINITY;
+  }
   hmc_end_step(batch);
   return 0;
 }
 
-int hmc_step(hmc_batch *batch, const int32_t *tokens, float *logits, float *attention, int32_t longest) {
-  if (!batch || !batch->count) return HMC_BAD_ARGUMENT;
-  for (int i = 0; attention && i < batch->count; i++)
-    if (batch->sentences[i]->source > longest) return HMC_BAD_ARGUMENT;
+int hmc_step(hmc_batch *batch, const int32_t *tokens, float *logits, int32_t width, float *attention, int32_t longest) {
+  if (!batch || !batch->count || width > batch->level->vocabulary + 1) return HMC_BAD_ARGUMENT;
+  if (!batch->level->listed && width != batch->level->vocabulary) return HMC_BAD_ARGUMENT;
+  for (int i = 0; i < batch->count; i++) {
+    if (batch->level->listed && batch->sentences[i]->projection.outputs > width) return HMC_BAD_ARGUMENT;
+    if (attention && batch->sentences[i]->source > longest) return HMC_BAD_ARGUMENT;
+  }
   hmc_team_begin(batch->team);
-  const int error = all_logits(batch, tokens, logits, attention, longest);
+  const int error = all_logits(batch, tokens, logits, width, attention, longest);
   hmc_team_end(batch->team);
   return error;
 }

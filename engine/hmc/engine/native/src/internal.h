@@ -21,7 +21,7 @@ typedef struct {
 } plane;
 
 struct hmc_level {
-  int32_t vocabulary, positions, source_vocabulary, pad, eos, start;
+  int32_t vocabulary, positions, source_vocabulary, pad, eos, start, listed;
   int32_t values, *strides; /* floats between rows of each value */
   int32_t widest, most_inputs; /* stride of the widest value; bytes of the widest quantised row */
   int32_t encode_count, step_count, own_count, source_count, attend_count;
@@ -43,6 +43,8 @@ typedef struct {
   size_t *at; /* [2 · source planes] where keys and values of each begin */
   uint8_t **pages;
   int32_t page_count;
+  packed projection; /* of the tokens in `listed`, [projection.outputs] ids; in levels whose sentences have lists */
+  int32_t *listed;
   int32_t room; /* target positions for which the arrays below have room */
   int32_t *ancestors, *moved; /* [rows, room] place of each token of each row; the second is for reordering */
   /* search */
@@ -81,6 +83,18 @@ struct hmc_batch {
 /* Aligned memory, or NULL. */
 void *hmc_memory(size_t bytes);
 
+/* ---- weights ---- */
+
+/* A product's weights for the kernels, or in rows. After an error too, the memory goes with `hmc_free_packed`. */
+int hmc_pack(packed *p, const hmc_operation *o, int in_rows);
+
+/* The columns `ids` of a product that lies in rows, for the kernels. */
+int hmc_pack_listed(const packed *all, const int32_t *ids, int32_t count, packed *p);
+size_t hmc_packed_bytes(const packed *p);
+void hmc_free_packed(packed *p);
+
+/* ---- memory of a batch ---- */
+
 /* Frees `*memory` and takes other memory. */
 int hmc_grow(void **memory, size_t bytes);
 
@@ -103,6 +117,10 @@ void hmc_quantise_rows(const hmc_batch *batch, const packed *p, const float *x, 
 void hmc_multiply(const hmc_batch *batch, const packed *p, const float *x, int stride, int first, int last, int rows,
                   float *y, int y_stride);
 
+/* The same of rows `row` … `row` + rows − 1, in this thread; y: of the first of them. */
+void hmc_multiply_here(const hmc_batch *batch, const packed *p, const float *x, int stride, int first, int last, int row,
+                       int rows, float *y, int y_stride);
+
 /* Rows first … first + n − 1, those of one sentence. */
 int hmc_attend_encoder(hmc_batch *batch, const hmc_operation *o, int first, int n);
 void hmc_store_source(const hmc_batch *batch, const hmc_operation *o, sentence *s, int first);
@@ -111,10 +129,10 @@ int hmc_attend_source(hmc_batch *batch, const hmc_operation *o, float *attention
 
 /* ---- steps ---- */
 
-/* Sets what the rows of a step read: the last token of each, and its place. */
 /* Row r of a sentence continues its row parents[r]. */
 void hmc_move(const hmc_batch *batch, sentence *s, const int32_t *parents);
 
+/* Sets what the rows of a step read: the last token of each, and its place. */
 int hmc_begin_step(hmc_batch *batch, const int32_t *tokens);
 void hmc_end_step(hmc_batch *batch);
 

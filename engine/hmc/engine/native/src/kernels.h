@@ -13,9 +13,11 @@
 #define ROUND_UP(n, m) (((n) + (m)-1) / (m) * (m))
 
 /* Weights of all matrices that read one value, side by side.
-   int8: [outputs / 16][inputs / 4][16][4]. Floats: [outputs / 8][inputs / 16][16][8]: lane, then output. */
+   int8: [outputs / 16][inputs / 4][16][4]. Floats: [outputs / 8][inputs / 16][16][8]: lane, then output.
+   In rows, for `hmc_pack_listed` and no kernel: [outputs][padded inputs] of int8, [outputs][inputs] of floats. */
 typedef struct {
   int32_t inputs, outputs, padded_inputs, padded_outputs;
+  int32_t in_rows;
   int32_t activation;
   hmc_range range;
   int8_t *integers;

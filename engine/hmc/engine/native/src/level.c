@@ -1,4 +1,4 @@
-/* Opening a level: its operations are checked, and its weights are packed for the kernels. */
+/* Opening a level: its operations are checked, and room is planned for what its sentences remember. */
 #include <stdlib.h>
 
 #include "internal.h"
@@ -7,113 +7,11 @@
 
 int hmc_interface(void) { return HMC_INTERFACE; }
 
-void *hmc_memory(size_t bytes) { return aligned_alloc(64, ROUND_UP(bytes + 64, 64)); }
-
 static int in_range(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
 
 static int range_holds(hmc_range r) {
   if (!r.quantised) return 1;
   return r.scale > 0 && r.scale < INFINITY && (r.is_signed ? r.zero == 0 : in_range(r.zero, 0, 255));
-}
-
-/* ---- packing ---- */
-
-static void pack_integers(packed *p, const hmc_operation *o) {
-  int column = 0;
-  for (int m = 0; m < o->matrices; m++) {
-    const hmc_matrix *matrix = o->matrix + m;
-    const int8_t *weight = matrix->weight;
-    for (int c = 0; c < matrix->outputs; c++, column++) {
-      int8_t *block = p->integers + (size_t)(column / COLUMNS) * COLUMNS * p->padded_inputs;
-      int64_t total = 0;
-      for (int k = 0; k < p->inputs; k++) {
-        const int8_t w = weight[(size_t)k * matrix->outputs + c];
-        block[((size_t)(k / 4) * COLUMNS + column % COLUMNS) * 4 + k % 4] = w;
-        total += w;
-      }
-      p->offsets[column] = (int32_t)(total * (o->range.is_signed ? 0 : o->range.zero));
-      p->scales[column] = matrix->scales[c];
-      p->bias[column] = matrix->bias ? matrix->bias[c] : 0.0f;
-    }
-  }
-}
-
-static void pack_floats(packed *p, const hmc_operation *o) {
-  int column = 0;
-  for (int m = 0; m < o->matrices; m++) {
-    const hmc_matrix *matrix = o->matrix + m;
-    const float *weight = matrix->weight;
-    for (int c = 0; c < matrix->outputs; c++, column++) {
-      float *block = p->floats + (size_t)(column / 8) * 8 * p->inputs;
-      for (int k = 0; k < p->inputs; k++) block[(size_t)k * 8 + column % 8] = weight[(size_t)c * p->inputs + k];
-      p->bias[column] = matrix->bias ? matrix->bias[c] : 0.0f;
-    }
-  }
-}
-
-static int pack(hmc_level *level, packed *p, const hmc_operation *o) {
-  p->inputs = o->inputs;
-  p->outputs = o->outputs;
-  p->padded_inputs = ROUND_UP(o->inputs, 8);
-  p->padded_outputs = ROUND_UP(o->outputs, COLUMNS);
-  p->activation = o->activation;
-  p->range = o->range;
-  const size_t columns = (size_t)p->padded_outputs;
-  const size_t weights = columns * (size_t)(o->range.quantised ? p->padded_inputs : p->inputs * 4);
-  uint8_t *memory = hmc_memory(weights);
-  p->scales = hmc_memory(columns * 4);
-  p->bias = hmc_memory(columns * 4);
-  p->offsets = hmc_memory(columns * 4);
-  p->integers = o->range.quantised ? (int8_t *)memory : NULL;
-  p->floats = o->range.quantised ? NULL : (float *)(void *)memory;
-  if (!memory || !p->scales || !p->bias || !p->offsets) return HMC_NO_MEMORY;
-  memset(memory, 0, weights);
-  memset(p->scales, 0, columns * 4);
-  memset(p->bias, 0, columns * 4);
-  memset(p->offsets, 0, columns * 4);
-  if (o->range.quantised)
-    pack_integers(p, o);
-  else
-    pack_floats(p, o);
-  level->bytes += (int64_t)(weights + 12 * columns);
-  if (o->range.quantised && p->padded_inputs > level->most_inputs) level->most_inputs = p->padded_inputs;
-  return 0;
-}
-
-#define CHECK_INPUTS 72
-#define CHECK_OUTPUTS 96
-
-int hmc_check(void) {
-  static int8_t weight[CHECK_INPUTS * CHECK_OUTPUTS];
-  float scales[CHECK_OUTPUTS], y[7 * CHECK_OUTPUTS];
-  uint8_t x[7 * CHECK_INPUTS];
-  for (int i = 0; i < CHECK_OUTPUTS; i++) scales[i] = 1.0f;
-  for (int k = 0; k < CHECK_INPUTS; k++) /* neighbours of one sign add up to at most 128 */
-    for (int c = 0; c < CHECK_OUTPUTS; c++)
-      weight[k * CHECK_OUTPUTS + c] = (int8_t)((c & 1 ? -1 : 1) * (k % 2 ? 1 + c % 3 : 127 - (c + k / 2) % 5 - c % 3));
-  for (int i = 0; i < 7 * CHECK_INPUTS; i++) x[i] = (uint8_t)(255 - (i * 37) % 11);
-  const hmc_matrix matrix = {.weight = weight, .scales = scales, .outputs = CHECK_OUTPUTS};
-  const hmc_operation o = {
-    .matrices = 1, .matrix = &matrix, .inputs = CHECK_INPUTS, .outputs = CHECK_OUTPUTS,
-    .range = {.quantised = 1, .zero = 3, .scale = 1.0f},
-  };
-  hmc_level level = {0};
-  packed p = {0};
-  int same = !pack(&level, &p, &o);
-  for (int rows = 1; same && rows <= 7; rows++) {
-    multiply_integers(&p, 0, CHECK_OUTPUTS, x, rows, y, CHECK_OUTPUTS);
-    for (int r = 0; r < rows; r++)
-      for (int c = 0; c < CHECK_OUTPUTS; c++) {
-        int32_t sum = 0;
-        for (int k = 0; k < CHECK_INPUTS; k++) sum += (x[r * CHECK_INPUTS + k] - 3) * weight[k * CHECK_OUTPUTS + c];
-        same &= y[r * CHECK_OUTPUTS + c] == (float)sum;
-      }
-  }
-  free(p.integers);
-  free(p.scales);
-  free(p.bias);
-  free(p.offsets);
-  return same;
 }
 
 /* ---- checks ---- */
@@ -250,8 +148,11 @@ static int copy_list(hmc_level *level, const hmc_operation *from, int32_t count,
   for (int i = 0; i < count; i++) {
     (*list)[i].is = from[i];
     if (from[i].matrices && (from[i].kind == HMC_LINEAR || from[i].kind == HMC_CANDIDATES)) {
-      int error = pack(level, &(*list)[i].product, from + i);
+      packed *p = &(*list)[i].product;
+      const int error = hmc_pack(p, from + i, level->listed && from[i].kind == HMC_CANDIDATES);
       if (error) return error;
+      level->bytes += (int64_t)hmc_packed_bytes(p) + 12 * (int64_t)p->padded_outputs;
+      if (p->range.quantised && p->padded_inputs > level->most_inputs) level->most_inputs = p->padded_inputs;
     }
   }
   return 0;
@@ -282,6 +183,7 @@ int hmc_open(const hmc_program *p, hmc_level **opened) {
   level->pad = p->pad;
   level->eos = p->eos;
   level->start = p->start;
+  level->listed = p->listed != 0;
   level->values = p->values;
   const int error = fill(level, p);
   if (error) {
@@ -293,13 +195,7 @@ int hmc_open(const hmc_program *p, hmc_level **opened) {
 }
 
 static void free_list(operation *list, int count) {
-  for (int i = 0; i < count; i++) {
-    free(list[i].product.integers);
-    free(list[i].product.floats);
-    free(list[i].product.scales);
-    free(list[i].product.bias);
-    free(list[i].product.offsets);
-  }
+  for (int i = 0; i < count; i++) hmc_free_packed(&list[i].product);
   free(list);
 }
 

@@ -88,26 +88,30 @@ typedef struct {
   int y_stride;
 } linear_task;
 
+void hmc_multiply_here(const hmc_batch *batch, const packed *p, const float *x, int stride, int first, int last, int row,
+                       int rows, float *y, int y_stride) {
+  if (!p->range.quantised) {
+    multiply_floats(p, first, last, x + (size_t)row * stride, stride, rows, y, y_stride);
+    return;
+  }
+  multiply_integers(p, first, last, batch->quantised + (size_t)row * p->padded_inputs, rows, y, y_stride);
+  for (int r = 0; r < rows; r++)
+    if (batch->nans[row + r])
+      for (int i = 0; i < last - first; i++) y[(size_t)r * y_stride + i] = NAN;
+}
+
 /* A product of all rows: this part's columns. */
 static void multiply_part(void *argument, int part, int parts) {
   const linear_task *t = argument;
-  const packed *p = t->product;
   const int all = t->last - t->first;
   const int begin = hmc_share(all, COLUMNS, part, parts), end = hmc_share(all, COLUMNS, part + 1, parts);
-  if (begin == end) return;
-  float *y = t->y + begin;
-  if (!p->range.quantised) {
-    multiply_floats(p, t->first + begin, t->first + end, t->value, t->stride, t->rows, y, t->y_stride);
-    return;
-  }
-  multiply_integers(p, t->first + begin, t->first + end, t->batch->quantised, t->rows, y, t->y_stride);
-  for (int r = 0; r < t->rows; r++)
-    if (t->batch->nans[r])
-      for (int i = 0; i < end - begin; i++) y[(size_t)r * t->y_stride + i] = NAN;
+  if (begin < end)
+    hmc_multiply_here(t->batch, t->product, t->value, t->stride, t->first + begin, t->first + end, 0, t->rows,
+                      t->y + begin, t->y_stride);
 }
 
 void hmc_multiply(const hmc_batch *batch, const packed *p, const float *x, int stride, int first, int last, int rows,
-                     float *y, int y_stride) {
+                  float *y, int y_stride) {
   linear_task task = {batch, NULL, p, x, stride, rows, first, last, y, y_stride};
   hmc_divide(batch, multiply_part, &task, (int64_t)rows * p->inputs * (last - first) / 16);
 }

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define HMC_INTERFACE 3
+#define HMC_INTERFACE 4
 #define HMC_MOST_ROWS 16 /* hypotheses of a sentence */
 #define HMC_MOST_WIDTH 256 /* of a head */
 
@@ -60,6 +60,7 @@ typedef struct {
   int32_t vocabulary, positions; /* rows of both tables */
   int32_t source_vocabulary;
   int32_t pad, eos, start;
+  int32_t listed; /* whether each sentence has a list of tokens, which are all that there is for it */
   int32_t values; /* numbered values */
   const int32_t *widths; /* of each */
   int32_t encode_count, step_count;
@@ -90,8 +91,10 @@ int64_t hmc_level_bytes(const hmc_level *level);
 int hmc_batch_open(const hmc_level *level, int32_t rows, int32_t threads, hmc_batch **batch);
 void hmc_batch_close(hmc_batch *batch);
 
-/* Encodes `count` sentences and appends them. starts [count + 1]: where each begins in `tokens`. rules [count]. */
-int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules);
+/* Encodes `count` sentences and appends them. starts [count + 1]: where each begins in `tokens`. rules [count].
+   list_starts [count + 1], listed: in a level with lists, the ids of each sentence's list, ascending; else NULL. */
+int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules,
+              const int32_t *list_starts, const int32_t *listed);
 
 /* Sentence i becomes what sentence order[i] was; the others go. */
 int hmc_keep(hmc_batch *batch, int32_t count, const int32_t *order);
@@ -108,9 +111,10 @@ void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths);
 int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *sentences, int32_t hypotheses, int32_t room,
                 double *ranks, int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores);
 
-/* One step whose search is the host's: the last token of every row → logits [rows of all, vocabulary]. attention: weights
+/* One step whose search is the host's: the last token of every row → logits [rows of all, width]. width: the vocabulary;
+   in a level with lists at least the longest list, and logits are of a row's list, −∞ behind its end. attention: weights
    over source positions of every AttendSource in order, [rows of all, heads, longest]; NULL: not wanted. */
-int hmc_step(hmc_batch *batch, const int32_t *tokens, float *logits, float *attention, int32_t longest);
+int hmc_step(hmc_batch *batch, const int32_t *tokens, float *logits, int32_t width, float *attention, int32_t longest);
 
 /* Row r continues row parents[r] of the same sentence; numbers of the rows of all. */
 int hmc_reorder(hmc_batch *batch, const int32_t *parents);
