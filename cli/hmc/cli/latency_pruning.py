@@ -23,6 +23,8 @@ def prune_by_latency(
     text: tuple[Sequence[str], str | None, Sequence[Path]],
     table: Path | None,
     as_json: bool,
+    *,
+    control: bool = False,
 ) -> None:
     """Carries out the command.
 
@@ -68,6 +70,7 @@ def prune_by_latency(
             dev=dev,
             source=source,
             table_file=table,
+            control=control,
             say=lambda line: console.print(line, markup=False, soft_wrap=True),
             phase=partial(translating, console),
         )

@@ -152,6 +152,8 @@ def _show(console: Console, levels: LevelList, executors: list[str]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from hmc.artifact.bundle.order import unfinished
+
     where = f" on {levels.device}" if levels.device else ""
     console.print(Text(f"{levels.source_language} → {levels.target_language}, bundle {levels.bundle_version}{where}"))
     columns = _columns(levels)
@@ -169,7 +171,7 @@ def _show(console: Console, levels: LevelList, executors: list[str]) -> None:
             console.print(Text(values.pop("level"), style="bold"))
             said = [f"{name} {value}".replace(" ", "\u00a0") for name, value in values.items() if value != "–"]
             console.print(Padding(Text("   ".join(said)), (0, 0, 0, 2)), highlight=False)
-    notes = [*_measured(levels)]
+    notes = [*_measured(levels), *filter(None, [unfinished(levels.levels)])]
     if levels.memory_bytes:
         notes.append(f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory.")
     for line in (*notes, *executors, *_order(levels), *_devices(levels)):

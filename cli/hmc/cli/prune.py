@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LATENCY = "What to remove: by latency on this machine"
 DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
 NESTED, TEACHER = "One set of weights for all budgets", "Teacher"
+QUARTER = "a quarter of those that CHECKPOINT was trained with, 50 to 1,500"
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,9 @@ class TrainingOptions:
         opt(TRAINING, "Segmentations that BPE-dropout draws of each pair. Default: as in the checkpoint's recipe."),
     ] = None
     seed: Annotated[int, opt(TRAINING, "Seed of gates, batches and dropout.")] = 1
-    precision: Annotated[str, opt(TRAINING, "32-true or bf16-mixed.")] = "32-true"
+    precision: Annotated[
+        str | None, opt(TRAINING, "32-true or bf16-mixed. Default: as in the checkpoint's recipe, else 32-true.")
+    ] = None
     compile_loss: Annotated[
         bool,
         opt(
@@ -155,10 +158,26 @@ class TrainingOptions:
 class ScheduleOptions:
     """How long it takes, in updates."""
 
-    close_steps: Annotated[int, opt(SCHEDULE, "Updates for each budget in which gates close.")] = 1500
+    close_steps: Annotated[
+        int | None, opt(SCHEDULE, "Updates for each budget in which gates close.", show_default=QUARTER)
+    ] = None
     recover_steps: Annotated[
-        int, opt(SCHEDULE, "Updates for each budget after the gates have closed; the heads no longer change.")
-    ] = 1500
+        int | None,
+        opt(
+            SCHEDULE,
+            "Updates for each budget after the gates have closed; the heads no longer change.",
+            show_default=QUARTER,
+        ),
+    ] = None
+    control: Annotated[
+        bool,
+        opt(
+            SCHEDULE,
+            "Also train all heads for as many further updates: what the levels are to be compared with. A run that "
+            "has ended may get it later.",
+            "--control",
+        ),
+    ] = False
     nested_steps: Annotated[
         int,
         opt(
@@ -317,6 +336,7 @@ def command(
     from hmc.artifact.model.ffn import parse_neuron_budgets
     from hmc.cli.common.consoles import note, show_checkpoints, show_plan
     from hmc.cli.common.outputs import check_run_folder
+    from hmc.training.pruning.control import compared
     from hmc.training.pruning.request import check_request
     from hmc.training.pruning.run import plan_pruning, prune
     from hmc.training.runs.processes import is_first_process
@@ -348,7 +368,10 @@ def command(
     settings = _settings(kinds, eval_sentences, budget, schedule, training, nested, teaching)
     check_request(settings, neurons, schedule.nested_steps)
     if dry_run:
-        plan = plan_pruning(checkpoint, targets, data or [], dev or "", out, settings, neurons, schedule.nested_steps)
+        plan = plan_pruning(
+            checkpoint, targets, data or [], dev or "", out, settings, neurons, schedule.nested_steps,
+            control=schedule.control,
+        )  # fmt: skip
         show_plan(plan, as_json)
         return
     corpora, dev_corpus = list(data or ()), dev or ""
@@ -358,7 +381,7 @@ def command(
         served = latency.serve_precision, latency.serve_batch, latency.serve_beam, latency.serve_threads
         prune_by_latency(
             checkpoint, out, settings, (latency.target_speedup, latency.target_latency_ms), served,
-            (corpora, dev, source or []), latency.latency_table, as_json,
+            (corpora, dev, source or []), latency.latency_table, as_json, control=schedule.control,
         )  # fmt: skip
         return
     if source:
@@ -376,9 +399,12 @@ def command(
         for line in text.losses():
             note(console, line)
         corpora, dev_corpus = [*corpora, text.corpus()], dev or text.dev_corpus()
-    written = prune(checkpoint, targets, corpora, dev_corpus, out, settings, neurons, schedule.nested_steps)
+    written = prune(
+        checkpoint, targets, corpora, dev_corpus, out, settings, neurons, schedule.nested_steps,
+        control=schedule.control,
+    )  # fmt: skip
     if is_first_process():
-        show_checkpoints(written, as_json)
+        show_checkpoints(written, as_json, compared(written))
 
 
 def _check_options(
@@ -440,7 +466,7 @@ def _settings(
             "shrink": nested.nested_shrink,
             "heads": nested.nested_heads,
         },
-        "run": {name: given[name] for name in RunSection.model_fields if name in given},
+        "run": {name: given[name] for name in RunSection.model_fields if given.get(name) is not None},
     }
     own = {name: given[name] for name in PruneSettings.model_fields if name in given}
     try:

@@ -109,6 +109,16 @@ def test_what_the_numbers_do_not_allow_to_say() -> None:
     assert found[2].startswith("The machine was busy with something else: load average 1.5")
 
 
+def test_a_report_says_that_a_level_that_gains_had_more_training() -> None:
+    report = fakes.report()
+    gained = [
+        replace(one, parameters=one.parameters - 1, quality=(fakes.quality(one.name, 33.0, 1.0, 5.0),))
+        for one in report.levels[1:]
+    ]
+    found = uncertain(replace(report, levels=(report.levels[0], *gained)))
+    assert "all heads would gain too by as many updates" in found[-1]
+
+
 def test_tables_show_levels_scores_times_and_machine() -> None:
     text = printed(tables(fakes.report()))
     size, scores, times = [" ".join(line.split()) for line in text.splitlines() if "h72-int8" in line]

@@ -20,6 +20,7 @@ from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.pruning.nested import NestedRun
 from hmc.training.pruning.request import request_differences
+from hmc.training.pruning.settings import LEAST_STEPS, MOST_STEPS
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import Update, Updater
 
@@ -72,7 +73,7 @@ def test_nested_fine_tuning_keeps_it_too(folder: Path, tmp_path: Path) -> None:
         nested.loop.inputs.corpus.fingerprint == run(folder, tmp_path / "p", "sampled").loop.inputs.corpus.fingerprint
     )
     [path] = written
-    again = SETTINGS.with_subwords_of(load_checkpoint(path).config.provenance)
+    again = SETTINGS.following(load_checkpoint(path).config.provenance)
     assert again.segmentation() == Splitting(0.3, 4, 1), "a pruned checkpoint names its source"
 
 
@@ -87,14 +88,44 @@ def test_nested_fine_tuning_keeps_it_too(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_where_subword_sampling_is_read(provenance: dict[str, Any], expected: Splitting) -> None:
-    assert SETTINGS.with_subwords_of(provenance).segmentation() == expected
+    assert SETTINGS.following(provenance).segmentation() == expected
 
 
 def test_a_checkpoint_pruned_without_it_is_pruned_further_with_it() -> None:
     """The first run stored one copy. One copy would split each pair alike in all epochs."""
-    pruned = {"from": {}, "settings": SETTINGS.with_subwords_of({}).model_dump(mode="json")}
-    again = SETTINGS.model_copy(update={"bpe_dropout": 0.1}).with_subwords_of(pruned)
+    pruned = {"from": {}, "settings": SETTINGS.following({}).model_dump(mode="json")}
+    again = SETTINGS.model_copy(update={"bpe_dropout": 0.1}).following(pruned)
     assert again.segmentation() == Splitting(0.1, 8, 1)
+
+
+# -- the base's own training -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provenance", "updates"),
+    [
+        ({"recipe": {"train": {"steps": 1300}}, "updates": 1300}, 325),
+        ({"recipe": {"train": {"steps": 9999}}, "step": 800}, 200),
+        ({"command": "hmc prune", "from": {"recipe": {"train": {"steps": 1300}}}}, 325),
+        ({"recipe": {"train": {"steps": 40}}}, LEAST_STEPS),
+        ({"recipe": {"train": {"steps": 100_000}}}, MOST_STEPS),
+        ({"recipe": "another program"}, MOST_STEPS),
+        ({}, MOST_STEPS),
+    ],
+)
+def test_a_pruning_is_as_long_as_the_training_was(provenance: dict[str, Any], updates: int) -> None:
+    found = PruneSettings().following(provenance)
+    assert (found.close_steps, found.recover_steps) == (updates, updates)
+    given = SETTINGS.following(provenance)
+    assert (given.close_steps, given.recover_steps) == (10, 2)
+
+
+def test_a_pruning_computes_as_the_training_did() -> None:
+    mixed = {"from": {"recipe": {"run": {"precision": "bf16-mixed"}}}}
+    assert PruneSettings().following(mixed).run.precision == "bf16-mixed"
+    assert PruneSettings(run=RunSection(precision="32-true")).following(mixed).run.precision == "32-true"
+    for unknown in ({}, {"recipe": {"run": {"precision": "fp4"}}}):
+        assert PruneSettings().following(unknown).run.precision == "32-true"
 
 
 # -- runs of earlier versions ------------------------------------------------------------------------------------
@@ -109,7 +140,7 @@ def test_a_request_of_an_earlier_version_has_the_values_that_it_worked_with() ->
         former = SETTINGS.model_copy(update=stored).model_dump(mode="json", exclude={"run", *new})
         return request_differences(json.dumps(request | {"settings": former}), request, asked)
 
-    plain, sampled = SETTINGS.with_subwords_of({}), SETTINGS.with_subwords_of(SAMPLED)
+    plain, sampled = SETTINGS.following({}), SETTINGS.following(SAMPLED)
     assert differences(plain) == []
     assert differences(sampled) == ["bpe_dropout: 0.0 there, 0.3 here", "bpe_dropout_copies: 1 there, 4 here"]
     pure = plain.model_copy(update={"l0_lambda": 0.1})

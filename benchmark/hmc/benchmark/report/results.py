@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from hmc.artifact.bundle.manifest import Latency, Level, Quality
+from hmc.artifact.bundle.order import unfinished
 from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.git_lfs import why
 from hmc.artifact.precisions import precision_named
@@ -251,7 +252,8 @@ def _text(value: Any, depth: int) -> str:
 
 
 def uncertain(report: Report) -> list[str]:
-    """What the numbers of a report do not allow to say, a sentence each: unsteady rounds, outliers, a busy machine."""
+    """What the numbers of a report do not allow to say, a sentence each: unsteady rounds, outliers, a busy machine,
+    levels that had more training than the one that they are compared with."""
     times = [(system.name, at) for system in report.systems for at in system.latency]
     found = list[str]()
     for size in dict.fromkeys(RequestSize(at.batch, at.beam) for _, at in times):
@@ -265,6 +267,8 @@ def uncertain(report: Report) -> list[str]:
         found.append(
             f"The machine was busy with something else: load average {report.machine.load_average:.1f} at the start."
         )
+    if warning := unfinished(report.described_levels()):
+        found.append(warning)
     for curve in report.load:
         found += [f"{curve.name} under load: {note}" for note in curve.notes]
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from hmc.serving.requests.results import LevelInfo, LevelList
 
 
+EMPTY: Mapping[Path, str] = MappingProxyType({})
 FILE_WIDTH = 1000
 """Columns of a file or a pipe. Without it a table would be cut to the 80 columns that a terminal is taken to have."""
 
@@ -52,15 +55,19 @@ def note(console: Console, text: str, *, style: str | None = None) -> None:
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def show_checkpoints(paths: list[Path], as_json: bool) -> None:
-    """Prints checkpoints with the dev scores that are stored in them."""
+def show_checkpoints(paths: list[Path], as_json: bool, compared: Mapping[Path, str] = EMPTY) -> None:
+    """Prints checkpoints with the dev scores that are stored in them. compared: what else there is to say of some."""
     import json
 
     from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 
     checkpoints = [(path, load_checkpoint(path)) for path in paths]
     if as_json:
-        rows = [{"checkpoint": str(p), "heads": c.layout.total, "metrics": c.metrics} for p, c in checkpoints]
+        rows = [
+            {"checkpoint": str(path), "heads": checkpoint.layout.total, "metrics": checkpoint.metrics}
+            | ({"compared": compared[path]} if path in compared else {})
+            for path, checkpoint in checkpoints
+        ]
         typer.echo(json.dumps(rows, indent=1))
         return
     for path, checkpoint in checkpoints:
@@ -68,6 +75,8 @@ def show_checkpoints(paths: list[Path], as_json: bool) -> None:
         for name, scores in checkpoint.metrics.items():
             values = f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}"
             typer.echo(f"  {name}: {values}  (beam {scores['beam']}; {scores['bleu_signature']})")
+        if path in compared:
+            typer.echo(f"  {compared[path]}")
 
 
 def show_plan(plan: dict[str, str], as_json: bool) -> None:

@@ -9,10 +9,10 @@ parameters counts as the better, and then the one of the more exact precision.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from hmc.artifact.bundle.manifest import Level, Manifest, Quality
 from hmc.artifact.precisions import PRECISIONS
@@ -20,6 +20,9 @@ from hmc.artifact.precisions import PRECISIONS
 MAX_BLEU_DROP = 1.0
 """BLEU points that the recommended level loses at most. As everywhere in HMC, a drop is the measured difference; its
 interval is shown beside it."""
+
+MORE_TRAINING = "all heads would gain too by as many updates (`hmc prune --control` trains that control)"
+"""What is said of a level that gains."""
 
 
 # ---- the cost model ----
@@ -157,7 +160,12 @@ def recommend(manifest: Manifest) -> None:
 
 
 def why_default(manifest: Manifest) -> str:
-    """A sentence on the default level: why it is the one, and what of that was not measured."""
+    """Why the default level is the one, and what of that was not measured; whether levels had more training
+    (`unfinished`)."""
+    return " ".join(filter(None, [_why_default(manifest), unfinished(manifest.levels)]))
+
+
+def _why_default(manifest: Manifest) -> str:
     name, best = manifest.default_level, recommended(manifest.levels)
     if name != best.name:
         return f"{name} is the default level, as the search found it."
@@ -169,6 +177,42 @@ def why_default(manifest: Manifest) -> str:
         return f"{name} is the default level, the best one: none loses at most {MAX_BLEU_DROP:g} BLEU."
     timed = "" if best.timed else ", by a cost model: no steady time is recorded (`hmc bench --record`)"
     return f"{name} is the default level, the fastest that loses at most {MAX_BLEU_DROP:g} BLEU{timed}."
+
+
+class Scored(Protocol):
+    """What is known of a level, in a bundle or of a server."""
+
+    @property
+    def name(self) -> str:
+        """Of the level."""
+
+    @property
+    def parameters(self) -> int:
+        """Of its slim model."""
+
+    @property
+    def quality(self) -> Quality | None:
+        """None: not measured."""
+
+
+def unfinished(levels: Iterable[Scored]) -> str:
+    """A sentence on levels that have lost parameters and are better than the reference level beyond chance: that one
+    was not finished, and they were trained on. Empty if there are none."""
+    known = {level.name: level for level in levels}
+    found = []
+    for level in known.values():
+        quality = level.quality
+        reference = known.get(quality.reference_level) if quality else None
+        if quality and reference and level.parameters < reference.parameters and quality.ci_low > 0:
+            found.append((f"{level.name} ({quality.bleu_delta:+.1f} BLEU)", reference.name))
+    if not found:
+        return ""
+    names, references = zip(*found, strict=True)
+    verb = "is" if len(names) == 1 else "are"
+    return (
+        f"{', '.join(names)} {verb} better than {references[0]} beyond chance, and had further training: "
+        f"{references[0]} was not finished, and {MORE_TRAINING}."
+    )
 
 
 def _size(level: Level) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.progress import Report, Step, silent
 from hmc.pipelines.pruning.text import translate_for_pruning
 from hmc.training.data.parallel_text import read_pairs
+from hmc.training.pruning.control import compared, train_control
 from hmc.training.pruning.request import check_inputs, check_request
 from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.settings import PruneSettings
@@ -108,6 +109,7 @@ def prune_to_latency(
     dev: str | None,
     source: Sequence[Path] = (),
     table_file: Path | None = None,
+    control: bool = False,
     say: Callable[[str], None] = lambda _: None,
     phase: Phase = quiet,
 ) -> list[Reached]:
@@ -115,8 +117,9 @@ def prune_to_latency(
 
     serving: how the model will be served. train, dev: parallel text; source: plain source text, which the model
     translates first. table_file: a table measured before, on this machine; None: `out`/TABLE, which is measured if it
-    is not there. The run folder gets a checkpoint for each target, BUNDLE with all of them and the model itself, and
-    REPORT. say: is called with lines for the user. phase: opens the progress of a phase other than training.
+    is not there. control: also train the whole model for as many updates. The run folder gets a checkpoint for each
+    target, BUNDLE with all of them and the model itself, and REPORT. say: is called with lines for the user. phase:
+    opens the progress of a phase other than training.
 
     Returns the levels of the bundle, the model itself first. Raises InvalidRequestError, InvalidArtifactError or
     DeviceUnavailableError with what to do.
@@ -153,6 +156,7 @@ def prune_to_latency(
         f"that it was not fitted to: {table.mean_error:.1%} on average, {table.worst_error:.1%} at most"
     )
     goals = goals_of(targets.speedups, targets.milliseconds, whole_ms)
+    settings = settings.following(loaded.config.provenance)
     stages = plan_latency_stages(LatencyPlan(table, goals), loaded, settings)
     corpora = list(train)
     if source:
@@ -167,6 +171,12 @@ def prune_to_latency(
         plan = LatencyPlan(table, goals, measuring.ms)
         try:
             written = PruningRun(checkpoint, [], corpora, dev or "", out, settings, latency=plan).run()
+            trained = list(written)
+            if control:
+                steps = sum(stage.steps for stage in stages)
+                trained.append(train_control(checkpoint, corpora, dev or "", out, settings, steps))
+            for path, said in compared(trained).items():
+                say(f"{path.name}: {said}")
         finally:
             release(out)
     pruned = dict(zip((goal.name for goal in goals), written, strict=True))

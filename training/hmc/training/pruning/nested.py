@@ -34,8 +34,6 @@ from hmc.training.runs.selection import Selection
 from hmc.training.runs.state import Inputs, RunProgress
 from hmc.training.runs.updater import Update
 
-CHECKPOINTS = "nested-checkpoints"
-"""Folder of the checkpoints that are averaged at the end."""
 IMPORTANCE_BATCH = 32
 """Dev sentences in a batch that measures importance."""
 
@@ -75,13 +73,19 @@ class NestedRun(Schedule):
     """One run of nested fine-tuning; `run()` trains. The arguments are those of `nested_finetune`."""
 
     evaluates = True
+    part = "nested"
+    """Name of the checkpoint that is written, and of what the run folder has beside it: `-state`, `-checkpoints`."""
+    command = "hmc prune --nested-steps"
+    mend = "give that number to --nested-steps"
+    """What to do about a state of another number of updates."""
 
     def __init__(
         self, source: Path, pruned: Sequence[Path], train: Sequence[str], dev: str, out: Path,
         settings: PruneSettings, steps: int, targets: Sequence[HeadBudget] = (),
     ) -> None:  # fmt: skip
         self.base, self.out, self.steps = load_checkpoint(source), out, steps
-        self.settings = settings = settings.with_subwords_of(self.base.config.provenance)
+        self.state = out / f"{self.part}-state"
+        self.settings = settings = settings.following(self.base.config.provenance)
         smaller = [load_checkpoint(path) for path in pruned]
         if any(checkpoint.ffn_widths != self.base.ffn_widths for checkpoint in smaller):
             raise InvalidRequestError(
@@ -99,7 +103,7 @@ class NestedRun(Schedule):
         if not in_place or settings.distill.teacher:
             teacher = load_teacher(settings.distill, source, self.base.architecture, self.vocabulary, longest)
         text = None
-        if not pruned:  # there were no closing stages, whose run keeps the request
+        if not pruned and self.part == "nested":  # there were no closing stages, whose run keeps the request
             check_pruning_folder(out, [])
             request = {"source": str(source), "targets": [b.name for b in targets], "train": list(train), "dev": dev}
             text = request_text(out, request | {"nested_steps": steps}, settings)
@@ -120,7 +124,7 @@ class NestedRun(Schedule):
         fresh.ranking = {kind: np.asarray(ranking[kind]).tolist() for kind in KINDS}
         self.loop = Loop(
             self.fabric, self.model, [{"params": freeze(self.model, settings.freeze), "name": "weights"}], inputs,
-            settings.train_section(steps), settings.run, fresh, out / "nested-state",
+            settings.train_section(steps), settings.run, fresh, self.state,
             distillation=Distillation(settings.distill, teacher),
         )  # fmt: skip
         self.loop.resume(partial(self._check_same, fresh))
@@ -131,15 +135,15 @@ class NestedRun(Schedule):
         self.levels = Levels(
             self.base.layout, ranking, [self.base.layout.total, *below], settings.nested, settings.seed, steps
         )
-        self.selection = Selection(out / CHECKPOINTS, settings.run, self.progress.evaluations)
+        self.selection = Selection(out / f"{self.part}-checkpoints", settings.run, self.progress.evaluations)
 
     def run(self) -> Path:
         """Trains to the last update; returns the path of the checkpoint."""
-        step, written = self.progress.step, self.out / "nested"
+        step, written = self.progress.step, self.out / self.part
         if step == self.steps and self._is_written(written):
             return written
         first = self.fabric.is_global_zero
-        with RunLog("nested", self.out, self.steps, step, part="nested", active=first) as log:
+        with RunLog(self.part, self.out, self.steps, step, part=self.part, active=first) as log:
             limit = length_limit(self.base, self.settings)
             log.say_texts(self.loop.inputs, limit, self.vocabulary, self.base.architecture.max_positions)
             log.say_warnings(self.settings.warmup_problems(self.steps))
@@ -191,17 +195,16 @@ class NestedRun(Schedule):
 
     def _check_same(self, asked: NestedProgress, saved: NestedProgress) -> None:
         """Raises InvalidRequestError when the saved state is of other settings or another number of updates."""
-        state = self.out / "nested-state"
         if (saved.steps or self.steps) != self.steps or saved.step > self.steps:
             raise InvalidRequestError(
-                f"{state} is of {saved.steps or saved.step} steps, not {self.steps}; give that number to "
-                "--nested-steps, or delete the folder to fine-tune anew"
+                f"{self.state} is of {saved.steps or saved.step} steps, not {self.steps}; {self.mend}, or delete "
+                "the folder to train anew"
             )
         there = {WHERE: asked.settings[WHERE]} | saved.settings
         if saved.settings and (found := differences(there, asked.settings)):
             raise InvalidRequestError(
-                f"{state} is of other settings of nested fine-tuning or distillation ({'; '.join(found)}); give the "
-                "same, or delete the folder to fine-tune anew"
+                f"{self.state} is of other settings of nested fine-tuning or distillation ({'; '.join(found)}); give "
+                "the same, or delete the folder to fine-tune anew"
             )
 
     def _is_written(self, path: Path) -> bool:
@@ -220,7 +223,7 @@ class NestedRun(Schedule):
                 import_tensors(self.model, self.selection.average(steps))
                 known[tuple(steps)] = found = self._score(beam=4)
                 by_level = ", ".join(f"{heads} heads {scores.bleu:.2f}" for heads, scores in found.by_heads.items())
-                log.say(f"nested, {name} of {len(steps)} checkpoint(s): dev BLEU {by_level} (beam 4)")
+                log.say(f"{self.part}, {name} of {len(steps)} checkpoint(s): dev BLEU {by_level} (beam 4)")
             return known[tuple(steps)]
 
         _, steps, scores = self.selection.choose(score)
@@ -239,7 +242,7 @@ class NestedRun(Schedule):
 
     def _checkpoint(self, scores: LevelScores, averaged: Sequence[int] = ()) -> Checkpoint:
         provenance = {
-            "command": "hmc prune --nested-steps",
+            "command": self.command,
             "from": self.base.config.provenance,
             "settings": self.settings.model_dump(mode="json"),
             "budgets": self.levels.budgets,

@@ -109,11 +109,11 @@ def check_inputs(checkpoint: Path, settings: PruneSettings, corpora: Sequence[st
     """Checks what else would be refused only after work that comes before a pruning run, such as translating.
 
     Reads the first pairs of corpora in the languages of a checkpoint. Raises as `check_corpora` and
-    `PruneSettings.with_subwords_of`, and InvalidArtifactError for a checkpoint that cannot be used.
+    `PruneSettings.following`, and InvalidArtifactError for a checkpoint that cannot be used.
     """
     check_checkpoint(checkpoint)
     config = load_config(checkpoint)
-    settings.with_subwords_of(config.provenance)
+    settings.following(config.provenance)
     check_corpora(corpora, (config.source_language, config.target_language))
 
 

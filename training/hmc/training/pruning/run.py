@@ -38,6 +38,7 @@ from hmc.training.model.regimes import (
     remove_layers,
     select_layout,
 )
+from hmc.training.pruning.control import train_control
 from hmc.training.pruning.gate_sets import GateSet, HeadGates, LayerGates, NeuronGates, SubLayerGates
 from hmc.training.pruning.latency.choice import Choice
 from hmc.training.pruning.latency.expected import ModelGates
@@ -49,7 +50,7 @@ from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyPlan, PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
-from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, take_over, working_in
+from hmc.training.runs.folder import REQUEST, STATES, check_pruning_folder, hold, take_over, working_in
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, naming_lost_processes, seed_process
@@ -79,7 +80,7 @@ def check_pruning(
     Raises InvalidRequestError or InvalidArtifactError with what to do.
     """
     checkpoint = load_checkpoint(source)
-    settings = settings.with_subwords_of(checkpoint.config.provenance)
+    settings = settings.following(checkpoint.config.provenance)
     budgets = as_budgets(targets, settings)
     if latency:
         stages = plan_latency_stages(latency, checkpoint, settings, [*budgets, *neurons])
@@ -99,7 +100,7 @@ def check_pruning(
 
 def plan_pruning(
     source: Path, targets: Sequence[int | HeadBudget], train: Sequence[str], dev: str, out: Path,
-    settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
+    settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0, *, control: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """What `prune` would do with the same arguments, in words. Reads the texts to their end, but those on the hub.
 
@@ -108,7 +109,8 @@ def plan_pruning(
     found = check_pruning(source, targets, train, dev, out, settings, neurons, nested_steps)
     config, stages = found.source.config, found.stages if settings.nested.heads == "checkpoints" else []
     made = {stage.folder: [each for each in stages if each.folder == stage.folder] for stage in stages}
-    begun = any((out / name).is_dir() for name in ("state", "nested-state"))
+    begun = any((out / name).is_dir() for name in STATES)
+    updates = sum(stage.steps for stage in stages) + nested_steps
     languages, limit = (config.source_language, config.target_language), length_limit(found.source, settings)
     vocabulary = Vocabulary(found.source.tokenizer)
     counts = count_pairs(train, languages, vocabulary, limit.tokens)
@@ -121,6 +123,7 @@ def plan_pruning(
         "dev text": f"{dev}: {found.dev.summary()}",
         **{str(out / name): ", ".join(f"{s.kind}, {s.steps:,} updates" for s in parts) for name, parts in made.items()},
         **({"nested": f"{nested_steps:,} updates"} if nested_steps else {}),
+        **({"control": f"all heads, {updates:,} updates"} if control else {}),
         "updates": f"of {settings.batch_tokens * settings.accumulate:,} tokens, by {settings.optimizer}",
         "folder": f"{out}: {'a run that goes on' if begun else 'a new run'}",
         **({"warning": "; ".join(warnings)} if warnings else {}),
@@ -367,19 +370,28 @@ class _Recovery(Schedule):
 @naming_lost_processes()
 def prune(
     source: Path, targets: Sequence[HeadBudget], train: Sequence[str], dev: str, out: Path, settings: PruneSettings,
-    neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
+    neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0, *, control: bool = False,
 ) -> list[Path]:  # fmt: skip
-    """Runs, or resumes, a request; returns the paths of the checkpoints, that of nested fine-tuning last.
+    """Runs, or resumes, a request; returns the paths of the checkpoints, that of nested fine-tuning after the others.
 
     The arguments are those of `PruningRun`. With `settings.nested.heads` other than `checkpoints`, nested fine-tuning
-    ranks the heads itself and no gates are closed. Raises InvalidRequestError, InvalidArtifactError or
-    DeviceUnavailableError with what to do; Stopped after SIGTERM or Ctrl-C, when the state is saved.
+    ranks the heads itself and no gates are closed. control: also train all heads for as many updates as the last
+    checkpoint had; a run that has ended may get it later. Its checkpoint comes last.
+
+    Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do; Stopped after SIGTERM or
+    Ctrl-C, when the state is saved.
     """
     check_request(settings, neurons, nested_steps)
     with working_in(out):
+        steps = nested_steps
         if settings.nested.heads != "checkpoints":
-            return [nested_finetune(source, [], train, dev, out, settings, nested_steps, targets)]
-        written = PruningRun(source, targets, train, dev, out, settings, neurons, nested_steps).run()
-        if nested_steps:
-            written.append(nested_finetune(source, written, train, dev, out, settings, nested_steps))
+            written = [nested_finetune(source, [], train, dev, out, settings, nested_steps, targets)]
+        else:
+            run = PruningRun(source, targets, train, dev, out, settings, neurons, nested_steps)
+            steps += sum(stage.steps for stage in run.stages)
+            written = run.run()
+            if nested_steps:
+                written.append(nested_finetune(source, written, train, dev, out, settings, nested_steps))
+        if control:
+            written.append(train_control(source, train, dev, out, settings, steps))
     return written

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -10,8 +11,11 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, Kind
 from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
-from hmc.training.runs.recipe import OptimizerName, RunSection, TokenizerSection, TrainSection
+from hmc.training.runs.recipe import OptimizerName, Precision, RunSection, TokenizerSection, TrainSection
 from hmc.training.section import Section
+
+LEAST_STEPS, MOST_STEPS = 50, 1500
+"""Updates of a stage by default: a quarter of those of the checkpoint's own training, within these bounds."""
 
 
 class NestedSection(Section):
@@ -36,11 +40,12 @@ class NestedSection(Section):
 class PruneSettings(Section):
     """How heads and neurons are closed. Every budget has two stages: gates close, then weights recover."""
 
-    close_steps: int = Field(default=1500, ge=10)
+    close_steps: int | None = Field(default=None, ge=10)
     """Updates of a closing stage. The budget falls linearly over the first 60 %; in the last 30 % gates are pressed to
-    decide."""
-    recover_steps: int = Field(default=1500, ge=0)
-    """Updates of a recovery stage: the layout is fixed, and the learning rate falls linearly to zero."""
+    decide. Default: as the checkpoint's own training was long (`following`)."""
+    recover_steps: int | None = Field(default=None, ge=0)
+    """Updates of a recovery stage: the layout is fixed, and the learning rate falls linearly to zero. Default: as for
+    `close_steps`."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Learning rate of the weights; constant while gates close."""
     optimizer: OptimizerName = "adam"
@@ -81,6 +86,7 @@ class PruneSettings(Section):
     nested: NestedSection = NestedSection()
     """How nested fine-tuning goes."""
     run: RunSection = RunSection()
+    """How the run is carried out. `precision` that is not set is that of the checkpoint's recipe (`following`)."""
 
     @field_validator("scope")
     @classmethod
@@ -114,11 +120,29 @@ class PruneSettings(Section):
             "rate never reaches --learning-rate"
         ]
 
-    def with_subwords_of(self, provenance: dict[str, Any]) -> PruneSettings:
-        """Fills in BPE-dropout that is not set from the recipe in a checkpoint's provenance; without one it is 0.
+    def steps_of(self, kind: Literal["close", "recover"]) -> int:
+        """Returns the updates of a stage."""
+        given = self.close_steps if kind == "close" else self.recover_steps
+        return MOST_STEPS if given is None else given
+
+    def following(self, provenance: dict[str, Any]) -> PruneSettings:
+        """Fills in what is not set from the provenance of the checkpoint that is pruned.
+
+        BPE-dropout and precision are those of its recipe. Each stage gets a quarter of the updates that the checkpoint
+        was trained with, from `LEAST_STEPS` to `MOST_STEPS`: a short try is not followed by a long pruning. A
+        checkpoint that says nothing has no BPE-dropout, fp32 and `MOST_STEPS`.
 
         Raises InvalidRequestError for a number of segmentations without BPE-dropout.
         """
+        found = self._with_subwords_of(provenance)
+        updates = _own_updates(provenance)
+        steps = MOST_STEPS if updates is None else min(MOST_STEPS, max(LEAST_STEPS, round(updates / 4)))
+        more: dict[str, Any] = {name: steps for name in ("close_steps", "recover_steps") if getattr(self, name) is None}
+        if "precision" not in self.run.model_fields_set and (precision := _own_precision(provenance)):
+            more["run"] = self.run.model_copy(update={"precision": precision})
+        return found.model_copy(update=more)
+
+    def _with_subwords_of(self, provenance: dict[str, Any]) -> PruneSettings:
         tokenizer = _recipe_tokenizer(provenance)
         dropout = tokenizer.bpe_dropout if self.bpe_dropout is None else self.bpe_dropout
         if not dropout and (self.bpe_dropout_copies or 1) > 1:
@@ -136,12 +160,40 @@ class PruneSettings(Section):
         return Splitting(self.bpe_dropout, self.bpe_dropout_copies or 1, self.seed)
 
 
-def _recipe_tokenizer(provenance: dict[str, Any]) -> TokenizerSection:
-    """Returns the tokenizer settings that a checkpoint was trained or pruned with. `from` names its source."""
+def _ancestors(provenance: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yields how a checkpoint was made, how its source was, and so on: the provenance, and the recipe in it, if any."""
     source: Any = provenance
     while isinstance(source, dict):
-        recipe, pruned = source.get("recipe"), source.get("settings")
-        tokenizer: object = recipe.get("tokenizer") if isinstance(recipe, dict) else None
+        recipe = source.get("recipe")
+        yield source, recipe if isinstance(recipe, dict) else {}
+        source = source.get("from")
+
+
+def _own_updates(provenance: dict[str, Any]) -> int | None:
+    """Returns the updates that a checkpoint, or the one that it was pruned from, was trained with. None: unknown."""
+    for source, recipe in _ancestors(provenance):
+        train = recipe.get("train")
+        asked = train.get("steps") if isinstance(train, dict) else None
+        for number in (source.get("updates"), source.get("step"), asked):
+            if isinstance(number, int) and number > 0:
+                return number
+    return None
+
+
+def _own_precision(provenance: dict[str, Any]) -> str | None:
+    """Returns the precision that a checkpoint, or the one that it was pruned from, was trained at. None: unknown."""
+    for _, recipe in _ancestors(provenance):
+        run = recipe.get("run")
+        if isinstance(run, dict) and run.get("precision") in get_args(Precision):
+            return str(run["precision"])
+    return None
+
+
+def _recipe_tokenizer(provenance: dict[str, Any]) -> TokenizerSection:
+    """Returns the tokenizer settings that a checkpoint was trained or pruned with."""
+    for source, recipe in _ancestors(provenance):
+        pruned = source.get("settings")
+        tokenizer: object = recipe.get("tokenizer")
         if isinstance(pruned, dict) and "bpe_dropout" in pruned:
             # Without BPE-dropout one copy was stored, which says nothing about how many to draw with it.
             names = ("bpe_dropout", "bpe_dropout_copies") if pruned["bpe_dropout"] else ("bpe_dropout",)
@@ -151,5 +203,4 @@ def _recipe_tokenizer(provenance: dict[str, Any]) -> TokenizerSection:
                 return TokenizerSection.model_validate(tokenizer)
             except ValidationError:
                 return TokenizerSection()  # another program wrote the provenance
-        source = source.get("from")
     return TokenizerSection()

@@ -161,8 +161,8 @@ def plan_stages(
         stage
         for heads, left in wanted or [(None, None)]
         for stage in (
-            Stage("close", heads, left, settings.close_steps),
-            Stage("recover", heads, left, settings.recover_steps),
+            Stage("close", heads, left, settings.steps_of("close")),
+            Stage("recover", heads, left, settings.steps_of("recover")),
         )
     ]
 
@@ -181,8 +181,8 @@ def plan_latency_stages(
         stage
         for goal in plan.goals
         for stage in (
-            Stage("close", None, None, settings.close_steps, goal),
-            Stage("recover", None, None, settings.recover_steps, goal),
+            Stage("close", None, None, settings.steps_of("close"), goal),
+            Stage("recover", None, None, settings.steps_of("recover"), goal),
         )
     ]
 

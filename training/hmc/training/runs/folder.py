@@ -33,15 +33,19 @@ PATHS = ("tokenizer.model", "model.start_from", "model.layout", "distill.teacher
 """Fields of recipes and requests that name texts; fields that name one file or folder."""
 LOCK = "lock"
 """A file that the process of a run holds."""
-LOGS = ("log.jsonl", "log-nested.jsonl", "tensorboard")
+LOGS = ("log.jsonl", "log-nested.jsonl", "log-control.jsonl", "tensorboard")
 WRITTEN = (RECIPE, REQUEST, LOCK, "state", "cache", *LOGS)
 LAYOUT = "layout.json"
 """The head layout that a run of `hmc train` keeps, where its recipe names one."""
 KEPT = (LAYOUT, *EVERY)
 """Files that a training run writes once and reads when it resumes; their digests are kept beside them."""
 TRAINING = (*WRITTEN, "checkpoints", "final", DIGESTS, masks.FILE, *KEPT)
-PRUNING = (*WRITTEN, "nested", "nested-state", "nested-checkpoints", "trajectory.json")
-RESULTS = ("state", "checkpoints", "final", "nested", "nested-state", "nested-checkpoints", "trajectory.json")
+PARTS = ("nested", "control")
+"""Checkpoints that a pruning run may train after its levels."""
+STATES = ("state", *(f"{part}-state" for part in PARTS))
+OF_PARTS = tuple(f"{part}{end}" for part in PARTS for end in ("", "-state", "-checkpoints"))
+PRUNING = (*WRITTEN, *OF_PARTS, "trajectory.json")
+RESULTS = ("state", "checkpoints", "final", *OF_PARTS, "trajectory.json")
 """Files that hold results. A folder with none of them and no checkpoint may be taken over by another run."""
 STALE = {RECIPE: (DIGESTS, *LOGS, masks.FILE, *KEPT), REQUEST: LOGS}
 """First file → files that a run without results leaves and the next run must not read. `cache` stays: its folders are
@@ -68,7 +72,7 @@ def check_pruning_folder(out: Path, folders: Iterable[str]) -> None:
 
     folders: names of the checkpoints that the run will write.
     """
-    _check(out, REQUEST, PRUNING, ["nested", *folders])
+    _check(out, REQUEST, PRUNING, [*PARTS, *folders])
 
 
 def has_results(out: Path) -> bool:
@@ -210,7 +214,7 @@ def _check(out: Path, first: str, written: Iterable[str], checkpoints: list[str]
         raise InvalidRequestError(
             f"{out} holds {', '.join(present)}, and no {first} that says which run wrote it; choose another --out"
         )
-    for name in ("state", "nested-state"):
+    for name in STATES:
         check_replaceable(out / name, state.FORMAT)
     for name in checkpoints:
         check_replaceable(out / name, checkpoint.FORMAT)

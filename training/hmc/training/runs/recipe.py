@@ -21,6 +21,7 @@ from hmc.training.section import Section
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of one of Adam's moments."""
 OptimizerName = Literal["adam", "muon"]
+Precision = Literal["32-true", "bf16-mixed"]
 
 
 def _updates_or_epoch(value: object) -> object:
@@ -136,7 +137,7 @@ class RunSection(Section):
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    precision: Precision = "32-true"
     """`bf16-mixed`: products in bf16 (autocast), weights and moments in fp32."""
     compile: bool = False
     """Run the loss and its gradient as `torch.compile` writes them. On CUDA only; the first updates are slow."""
