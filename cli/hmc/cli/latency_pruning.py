@@ -19,7 +19,7 @@ def prune_by_latency(
     out: Path,
     settings: PruneSettings,
     targets: tuple[str, str],
-    serving: tuple[str, int, int, int],
+    serving: tuple[str, str, int, int, int],
     text: tuple[Sequence[str], str | None, Sequence[Path]],
     table: Path | None,
     as_json: bool,
@@ -28,7 +28,8 @@ def prune_by_latency(
 ) -> None:
     """Carries out the command.
 
-    targets: speed-ups and milliseconds, as users write them. serving: precision, batch, beam and threads. text:
+    targets: speed-ups and milliseconds, as users write them. serving: what serves, precision, batch, beam and
+    threads. text:
     training corpora, dev corpus and files of source text.
     """
     import json
@@ -45,9 +46,11 @@ def prune_by_latency(
     from hmc.pipelines.pruning.latency import SENTENCES, Targets, prune_to_latency
     from hmc.training.runs.folder import working_in
 
-    precision, batch, beam, threads = serving
+    where, precision, batch, beam, threads = serving
+    if where not in ("here", "cpu", "cuda"):
+        raise InvalidRequestError(f"--serve {where}: choose here, cpu or cuda")
     if precision not in PRECISIONS:
-        raise InvalidRequestError(f"--serve-precision {precision}: choose fp32, int8 or int4")
+        raise InvalidRequestError(f"--serve-precision {precision}: choose {', '.join(PRECISIONS)}")
     for name, value, least in (("batch", batch, 1), ("beam", beam, 1), ("threads", threads, 0)):
         if value < least:
             raise InvalidRequestError(f"--serve-{name} {value}: choose {least} or more")
@@ -65,7 +68,7 @@ def prune_by_latency(
             out,
             settings,
             wanted,
-            Serving(cast(Precision, precision), batch, beam, threads),
+            Serving(cast(Precision, precision), batch, beam, threads, on=where),  # type: ignore[arg-type]  # checked above
             train=corpora,
             dev=dev,
             source=source,

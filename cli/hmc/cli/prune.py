@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hmc.artifact.model.heads import Kind
     from hmc.training.pruning.settings import PruneSettings
 
-LATENCY = "What to remove: by latency on this machine"
+LATENCY = "What to remove: by latency"
 DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
 NESTED, TEACHER = "One set of weights for all budgets", "Teacher"
 QUARTER = "a quarter of those that CHECKPOINT was trained with, 50 to 1,500"
@@ -70,21 +70,37 @@ class BudgetOptions:
 
 @dataclass(frozen=True)
 class LatencyOptions:
-    """What to remove, by latency on this machine."""
+    """What to remove, by latency."""
 
     target_speedup: Annotated[
         str,
         opt(
             LATENCY,
-            "Instead of budgets: how much faster the model shall be on this machine, such as 2x, or several: "
-            "1.5x,2x. Heads, neurons and whole layers close together, each weighed by what it costs.",
+            "Instead of budgets: how much faster the model shall be, such as 2x, or several: 1.5x,2x. Heads, neurons, "
+            "whole attentions and whole layers close together, each weighed by what it costs.",
             metavar="FACTOR",
         ),
     ] = ""
     target_latency_ms: Annotated[
         str, opt(LATENCY, "The same as milliseconds of one request, such as 12.5, or several: 20,12.5.", metavar="MS")
     ] = ""
-    serve_precision: Annotated[str, opt(LATENCY, "Precision that the model is served at: fp32, int8 or int4.")] = "int8"
+    serve: Annotated[
+        str,
+        opt(
+            LATENCY,
+            "What serves the model. here: models are timed on this machine's CPU. cpu or cuda: nothing is timed; the "
+            "operations, bytes and products of their step programs are counted, at rough speeds of such a device.",
+            metavar="here|cpu|cuda",
+        ),
+    ] = "here"
+    serve_precision: Annotated[
+        str | None,
+        opt(
+            LATENCY,
+            "Precision that the model is served at: fp32, int8 or int4; fp16 or bf16 on CUDA.",
+            show_default="int8, and fp16 with --serve cuda",
+        ),
+    ] = None
     serve_batch: Annotated[int, opt(LATENCY, "Sentences of a request.", metavar="N")] = 1
     serve_beam: Annotated[int, opt(LATENCY, "Beam of the search.", metavar="N")] = 4
     serve_threads: Annotated[int, opt(LATENCY, "Threads that serve it; 0 is one per physical core.", metavar="N")] = 0
@@ -327,7 +343,7 @@ def command(
     """Find the heads and neurons that a model needs least, and remove them until exactly the given number is left.
 
     Each budget gives one checkpoint. With --target-speedup or --target-latency-ms, layers are removed too, until the
-    model's measured latency keeps the target. The method is hard-concrete gates with an L0 penalty (Voita et al. 2019).
+    model's latency keeps the target. The method is hard-concrete gates with an L0 penalty (Voita et al. 2019).
     """
     from functools import partial
 
@@ -378,7 +394,8 @@ def command(
     if by_latency:
         from hmc.cli.latency_pruning import prune_by_latency
 
-        served = latency.serve_precision, latency.serve_batch, latency.serve_beam, latency.serve_threads
+        precision = latency.serve_precision or ("fp16" if latency.serve == "cuda" else "int8")
+        served = latency.serve, precision, latency.serve_batch, latency.serve_beam, latency.serve_threads
         prune_by_latency(
             checkpoint, out, settings, (latency.target_speedup, latency.target_latency_ms), served,
             (corpora, dev, source or []), latency.latency_table, as_json, control=schedule.control,

@@ -64,9 +64,27 @@ def test_every_model_takes_as_many_steps(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("serving", "problem"),
-    [(Serving("fp16"), "fp16 runs on CUDA"), (Serving("fp32", batch=50), "only 12 sentences to time")],
+    [
+        (Serving("fp16"), "fp16 runs on CUDA"),
+        (Serving("fp32", batch=50), "only 12 sentences to time"),
+        (Serving("int8", on="cuda"), "--serve cuda counts programs of fp16, bf16, not of int8"),
+        (Serving("int4", on="cpu"), "--serve cpu counts programs of fp32, int8, not of int4"),
+    ],
 )
 def test_what_cannot_be_measured_is_refused(tmp_path: Path, serving: Serving, problem: str) -> None:
     tiny_checkpoint_at(tmp_path / "c")
     with pytest.raises(InvalidRequestError, match=problem):
         measure_table(tmp_path / "c", SENTENCES, serving)
+
+
+@pytest.mark.parametrize(("precision", "on"), [("fp32", "cpu"), ("fp16", "cuda")])
+def test_counts_give_a_table_without_noise(tmp_path: Path, precision: str, on: str) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    serving = Serving(precision, batch=1, beam=1, on=on)  # type: ignore[arg-type]
+    table = measure_table(tmp_path / "c", SENTENCES, serving)
+    assert table.setting.device == f"{on}, counted"
+    assert table.worst_error < 0.01
+    assert all(layer >= 0 for layer in table.layers.values())
+    decoder = table.heads["decoder_self"]
+    if on == "cuda":
+        assert decoder.open_ms > 10 * decoder.each_ms, "operations cost, and heads nearly nothing"

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from tests.command import done
 from tests.pipelines.pruning.test_pruning_text import QUICK, english, run
+from tests.support.files import write_pair
 from tests.support.trained import CHECKPOINT, ENGLISH, GERMAN
+from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import Precision, load_checkpoint, validate
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
@@ -80,6 +82,31 @@ def test_from_a_model_to_served_levels(
         assert translator.translate(["A dog runs across the grass."], segmentation="none")[0].text
 
 
+def test_pruning_for_another_device_counts_what_programs_do(tmp_path: Path) -> None:
+    """Nothing is timed. What goes on a GPU is whole layers and attentions: heads cost next to nothing there."""
+    checkpoint = tiny_checkpoint_at(tmp_path / "c")
+    data, out = write_pair(tmp_path, SENTENCES * 2), tmp_path / "run"
+    ran = done(run(
+        "prune", tmp_path / "c", "--data", data, "--dev", data, "--target-speedup", "1.3x", "--serve", "cuda",
+        "--serve-beam", "1", "--control", *QUICK, "-o", out, "--json",
+    ))  # fmt: skip
+    [_, row] = json.loads(ran.stdout)
+    table = read_table(out / "latency.json")
+    assert (table.setting.device, table.setting.precision) == ("cuda, counted", "fp16")
+    assert [level.name for level in validate(out / "bundle").levels] == ["whole-fp16", "1.3x-fp16"]
+    assert row["kept"]
+    assert row["ms"] == pytest.approx(table.ms(sizes_of(load_checkpoint(out / "1.3x"))), rel=0.02)
+    left = sizes_of(load_checkpoint(out / "1.3x"))
+    for kind in KINDS:
+        assert set(left.heads[kind]) <= {0, checkpoint.architecture.heads}, "what stays has all of its heads"
+    assert load_checkpoint(out / "control").layout == checkpoint.layout
+    again = done(run(
+        "prune", tmp_path / "c", "--data", data, "--dev", data, "--target-speedup", "1.3x", "--serve", "cuda",
+        "--serve-beam", "1", "--control", *QUICK, "-o", out, "--json",
+    ))  # fmt: skip
+    assert json.loads(again.stdout)[1] == row
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -91,6 +118,8 @@ def test_from_a_model_to_served_levels(
         (("--target-heads", "50%", "--latency-table", "t.json"), "--latency-table belongs to"),
         (("--target-speedup", "2x", "--serve-precision", "int9"), "--serve-precision int9: choose"),
         (("--target-speedup", "2x", "--serve-precision", "fp16"), "fp16 runs on CUDA"),
+        (("--target-speedup", "2x", "--serve", "tpu"), "--serve tpu: choose here, cpu or cuda"),
+        (("--target-speedup", "2x", "--serve", "cuda", "--serve-precision", "int8"), "counts programs of fp16, bf16"),
         (("--target-speedup", "2x", "--serve-batch", "0"), "--serve-batch 0: choose 1 or more"),
         (("--target-speedup", "2x", "--serve-batch", "999"), "--serve-batch 999: choose 256 or less"),
         (("--target-speedup", "2x", "--serve-beam", "1000"), "--serve-beam 1000: choose 16 or less"),

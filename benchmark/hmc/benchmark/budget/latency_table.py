@@ -1,4 +1,4 @@
-"""Measuring a latency table on this machine: models of random sizes are compiled, timed in turn, and costs are fitted.
+"""Making a latency table: models of random sizes are compiled, timed in turn or counted, and costs are fitted.
 
 The models are cut from one checkpoint. Every model translates the same real sentences through the engine, in the same
 number of steps, so that times hold all that a request costs: tokenizer, encoder, steps of the decoder, search.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +28,15 @@ from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.model.latency import Cost, LatencyTable, Observation, ServingSetting, Sizes, rounded_up
 from hmc.artifact.model.layers import RemovedLayers, stack_of
 from hmc.artifact.precisions import PRECISIONS, Precision
+from hmc.artifact.program.counts import SPEEDS, Request, request_ms
+from hmc.artifact.program.operations import read_program
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.benchmark.measure.latency import time_requests
 from hmc.benchmark.measure.machine import this_machine
 from hmc.benchmark.measure.quality import Progress, silent
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import TrialBuilder
+from hmc.compiler.pipeline import IN_PROGRAMS
 from hmc.serving import DecodeOptions
 from hmc.serving.translator import Translator
 
@@ -148,13 +152,26 @@ class Serving:
     """As in `Translator`; 0 is one per physical core."""
     rounds: int = 15
     """Rounds in which all models are timed."""
+    on: Literal["here", "cpu", "cuda"] = "here"
+    """What it is served on. `here`: models are timed on this machine's CPU. A kind of device: their step programs are
+    counted, and rough speeds of that kind (`hmc.artifact.program.counts`) make milliseconds of the counts."""
+
+    @property
+    def device(self) -> str:
+        """As `ServingSetting` has it."""
+        return "cpu" if self.on == "here" else f"{self.on}, counted"
 
     def check(self) -> None:
-        """Raises InvalidRequestError for what cannot be measured."""
-        if PRECISIONS[self.precision].device != "cpu":
+        """Raises InvalidRequestError for what can be neither measured nor counted."""
+        device = PRECISIONS[self.precision].device
+        if device == "cuda" and self.on == "here":
             raise InvalidRequestError(
-                f"{self.precision} runs on CUDA, and latency tables are measured on CPUs: choose fp32, int8 or int4"
+                f"{self.precision} runs on CUDA, and latency tables are measured on CPUs: choose fp32, int8 or int4, "
+                "or --serve cuda, which counts"
             )
+        if self.on != "here" and (device != self.on or self.precision == "int4"):
+            known = ", ".join(name for name in IN_PROGRAMS if PRECISIONS[name].device == self.on)
+            raise InvalidRequestError(f"--serve {self.on} counts programs of {known}, not of {self.precision}")
 
 
 def measure_table(
@@ -169,9 +186,12 @@ def measure_table(
     """Measures what each part of a model costs when it is served as `serving` says.
 
     sentences: real source text, at least one request of it; the first REQUESTS requests are used. models, held_out: how
-    many the table is fitted to and tested on. Raises InvalidRequestError, InvalidArtifactError.
+    many the table is fitted to and tested on; counts, which have no noise, need fewer. Raises InvalidRequestError,
+    InvalidArtifactError.
     """
     serving.check()
+    if serving.on != "here":
+        models, held_out = min(models, PARTS + 5), min(held_out, 3)
     if models < PARTS:
         raise InvalidRequestError(f"a latency table has {PARTS} costs: measure at least {PARTS} models")
     loaded = load_checkpoint(checkpoint)
@@ -213,7 +233,8 @@ class TimedModels:
             source_tokens=self._request.source_tokens,
             target_tokens=self._request.steps,
             threads=serving.threads,
-            machine=str(this_machine(["cpu"])),
+            device=serving.device,
+            machine=str(this_machine(["cpu"])) if serving.on == "here" else "",
         )
 
     def __enter__(self) -> TimedModels:
@@ -248,7 +269,7 @@ def time_levels(
     serving: Serving,
     progress: Progress = silent,
 ) -> dict[str, float]:
-    """Milliseconds of one request for every level of a bundle, timed in turn, as models of a table are."""
+    """Milliseconds of one request for every level of a bundle, timed in turn or counted, as models of a table are."""
     request = _Request.of(checkpoint, [s for s in sentences if s.strip()], serving)
     return _time(bundle, manifest, request, serving, progress)
 
@@ -278,6 +299,10 @@ class _Request:
 def _time(
     bundle: Path, manifest: Manifest, request: _Request, serving: Serving, progress: Progress
 ) -> dict[str, float]:
+    if serving.on != "here":
+        asked = Request(serving.batch, serving.beam, round(request.source_tokens), request.steps)
+        programs = {level.name: read_program(bundle, level.name) for level in manifest.levels}
+        return {name: request_ms(program, asked, SPEEDS[serving.on]) for name, program in programs.items()}
     options = DecodeOptions(beam_size=serving.beam, min_length=request.steps, max_length=request.steps)
     with ExitStack() as opened:
         translators = {

@@ -1,4 +1,4 @@
-"""Pruning to a latency on this machine: measure a table, prune by it, compile what it gave, and measure that."""
+"""Pruning to a latency: measure or count a table, prune by it, compile what it gave, and measure or count that."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Reached:
     goal_ms: float | None
     """None for the model that was pruned."""
     ms: float
-    """Measured latency of one request."""
+    """Latency of one request, measured or counted."""
     speedup: float
     """Over the model that was pruned, measured in turn with it."""
     sizes: str
@@ -94,8 +94,8 @@ def latency_table(
 
 def _is_of(table: LatencyTable, serving: Serving) -> bool:
     found = table.setting
-    there = (found.precision, found.batch, found.beam, found.threads)
-    return there == (serving.precision, serving.batch, serving.beam, serving.threads)
+    there = (found.precision, found.batch, found.beam, found.threads, found.device)
+    return there == (serving.precision, serving.batch, serving.beam, serving.threads, serving.device)
 
 
 def prune_to_latency(
@@ -143,8 +143,9 @@ def prune_to_latency(
         if not _is_of(table, serving):
             found = table.setting
             raise InvalidRequestError(
-                f"the latency table is of --serve-precision {found.precision} --serve-batch {found.batch} --serve-beam "
-                f"{found.beam} --serve-threads {found.threads}: give the same, or leave --latency-table out"
+                f"the latency table is of {found.device}, --serve-precision {found.precision} --serve-batch "
+                f"{found.batch} --serve-beam {found.beam} --serve-threads {found.threads}: give the same, or leave "
+                "--latency-table out"
             )
     else:
         with phase() as (_, step):

@@ -19,6 +19,9 @@ Indices = npt.NDArray[np.int64]
 FULL = 0.98
 """Share of the latency from which on a choice counts as full: nothing is looked for that still fits."""
 
+SPARED = 0.005
+"""Share of the latency that the rest of a sub-layer costs at most to stay where the sub-layer stays anyway."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -64,7 +67,9 @@ class Chooser:
         Heads and neurons are opened from the most worthwhile down. Where the next one of a sub-layer costs more than is
         left, the rest of that sub-layer is passed over, until the latency is nearly reached. Every stack keeps a layer,
         and the decoder its best head of cross-attention, if it has one. Sub-layers and layers are open if anything in
-        them is. Numbers of neurons are then rounded up to whole blocks, which costs nothing.
+        them is. Numbers of neurons are then rounded up to whole blocks, which costs nothing, and all of a sub-layer
+        stays where its rest costs so little that the latency is kept: on a GPU a head or a neuron costs next to nothing
+        beside the operations of its sub-layer.
         """
         worth = self._worth(log_alpha, closed)
         could = np.flatnonzero(worth > -np.inf)
@@ -74,7 +79,7 @@ class Chooser:
             number = self._affordable(order, path, log_alpha, closed, ms)
             kept = self._kept(np.concatenate([order[:number], path]), log_alpha, closed)
             if number == len(order) or self._table.ms(self._sizes(kept)) >= FULL * ms:
-                return self.restored(self._filled(kept, log_alpha, closed))
+                return self.restored(self._spared(self._filled(kept, log_alpha, closed), closed, ms))
             rest = order[number:]
             order = np.concatenate([order[:number], rest[self._owner[rest] != self._owner[rest[0]]]])
 
@@ -126,6 +131,23 @@ class Chooser:
             free = mine[~kept[mine] & ~closed[mine]] if more else mine[:0]
             filled[free[np.argsort(-log_alpha[free], kind="stable")[:more]]] = True
         return filled
+
+    def _spared(self, kept: Mask, closed: Mask, ms: float) -> Mask:
+        """Opens the rest of open sub-layers, the cheapest first, where it costs next to nothing and `ms` is kept."""
+        spared = kept.copy()
+        now = self._table.ms(self._sizes(spared))
+        costs = [cost_of(self._table, name).each_ms for name, _ in self._sub_layers]
+        for number in np.argsort(costs, kind="stable").tolist():
+            mine = np.flatnonzero(self._owner == number)
+            if not kept[mine].any():
+                continue
+            trial = spared.copy()
+            trial[mine[~closed[mine]]] = True
+            then = self._table.ms(self._sizes(trial))
+            if then <= min(ms, now + SPARED * ms):
+                spared = trial
+                now = then
+        return spared
 
     def _sizes(self, kept: Mask) -> Sizes:
         counts = np.bincount(self._owner[kept[: self._units]], minlength=len(self._sub_layers)).tolist()
