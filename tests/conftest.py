@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import subprocess
@@ -51,6 +52,12 @@ FEW = {
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Bytes are no name: packed ones may hold the time, and processes that run tests together must agree on names."""
     return argname if isinstance(val, bytes) else None
+
+
+def pytest_collection_finish() -> None:
+    """Every collection of garbage would look through all tests and libraries again, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

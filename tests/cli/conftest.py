@@ -14,7 +14,7 @@ from tests.once import Once
 from tests.processes import environment
 from tests.serving.fakes import FakeFactory, write_bundle
 from tests.support.files import write_lines
-from tests.tiny import SENTENCES
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from typer.testing import Result
 
 from hmc.artifact import Checkpoint, HeadLayout, load_checkpoint, save_checkpoint
@@ -62,13 +62,15 @@ def _needed(checkpoint: Checkpoint) -> HeadLayout:
 
 
 @pytest.fixture(scope="session")
-def prunable(tiny_checkpoint: Path, once: Once) -> Path:
-    """The tiny checkpoint, with W_O zero for all but its NEEDED best heads."""
-    return once(_prunable_at, tiny_checkpoint)
+def prunable(once: Once) -> Path:
+    """A checkpoint of 24 heads in one layer a stack, with W_O zero for all but its NEEDED best heads. A search compiles
+    it at many budgets, and fewer layers take less time."""
+    return once(_prunable_at)
 
 
-def _prunable_at(path: Path, tiny_checkpoint: Path) -> None:
-    checkpoint = load_checkpoint(tiny_checkpoint)
+def _prunable_at(path: Path) -> None:
+    arch = tiny_architecture(encoder_layers=1, decoder_layers=1, heads=8)
+    checkpoint = tiny_checkpoint_at(path.with_suffix(".whole"), arch=arch)
     best = _needed(checkpoint)
     checkpoint.tensors = masked_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
     save_checkpoint(checkpoint, path)

@@ -5,6 +5,7 @@ They differ from a new process in that alone: nothing was computed before the fo
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -12,10 +13,17 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 from tests.ports import held_port
 from tests.processes import REPOSITORY, environment
+
+LOADED = (
+    "datasets", "sacrebleu", "torch.utils.tensorboard", "hmc.cli.main", "hmc.cli.prune", "hmc.cli.train",
+    "hmc.training.pruning.run", "hmc.training.trainer.trainer",
+)  # fmt: skip
+"""What a run of training or pruning imports sooner or later."""
 
 
 class Forks:
@@ -109,8 +117,7 @@ def _do(job: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    import datasets  # noqa: F401 - loaded before the forks
-
-    import hmc.training.trainer.trainer  # noqa: F401
-
+    for name in LOADED:
+        import_module(name)
+    gc.freeze()  # no fork looks through what was loaded, which would copy its memory
     _serve()

@@ -32,20 +32,20 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
     assert validate(out).level("h12").quality is not None
 
 
-def test_heads_by_share_by_kind_and_by_file(hmc: Hmc, prunable: Path, tmp_path: Path) -> None:
+def test_heads_by_share_by_kind_and_by_file(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
     layout = {"encoder_self": [[0], []], "decoder_self": [[], [1, 3]], "cross": [[2], [0]]}
     (tmp_path / "mine.json").write_text(json.dumps(layout))
     ran = done(hmc(
-        "compile", prunable, "--target-heads", "50%;enc=2,dec=5,cross=4", "--layout", tmp_path / "mine.json",
-        "--layout", prunable, "--json", "-o", tmp_path / "b",
+        "compile", tiny_checkpoint, "--target-heads", "50%;enc=2,dec=5,cross=4", "--layout", tmp_path / "mine.json",
+        "--layout", tiny_checkpoint, "--json", "-o", tmp_path / "b",
     ))  # fmt: skip
     levels = {level["name"]: level["head_layout"] for level in json.loads(ran.stdout)["levels"]}
-    assert list(levels) == ["h12", "enc2-dec5-cross4", "mine", prunable.name]
+    assert list(levels) == ["h12", "enc2-dec5-cross4", "mine", tiny_checkpoint.name]
     assert levels["mine"] == layout
     heads = {name: [sum(map(len, rows)) for rows in kept.values()] for name, kept in levels.items()}
     assert sum(heads["h12"]) == 12
     assert heads["enc2-dec5-cross4"] == [2, 5, 4]
-    assert sum(heads[prunable.name]) == 24
+    assert sum(heads[tiny_checkpoint.name]) == 24
 
 
 def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path) -> None:

@@ -98,6 +98,27 @@ def test_twins_with_shortlists_are_searched_too(
     )
 
 
+class Machine:
+    """Stands in for `measure_latency`: a level takes a millisecond for each of its heads, times what else goes on."""
+
+    def __init__(self, busy: Callable[[str, int, int], float]) -> None:
+        self.busy = busy
+        """(level, how many measurements there were before, round) → how many times longer everything takes."""
+        self.measured: list[tuple[str, ...]] = []
+
+    def __call__(
+        self, levels: Mapping[str, object], sentences: Sequence[str], sizes: object, *, rounds: int, reference: str
+    ) -> list[LatencyResult]:
+        results, before = [], len(self.measured)
+        self.measured.append(tuple(levels))
+        for name in levels:
+            heads = 24 if name.startswith("full") else int(name.partition("-")[0].removeprefix("h"))
+            rows = [(heads * self.busy(name, before, n),) * len(sentences) for n in range(rounds)]
+            p50 = sorted(row[0] for row in rows)[rounds // 2]
+            results.append(LatencyResult(name, 1, 1, 9, p50, None, None, 1, 1, 1, samples_ms=tuple(rows)))
+        return results
+
+
 @pytest.mark.parametrize(("fast", "default"), [("twin", "full-int8-shortlist"), ("whole", "full-int8")])
 def test_a_twin_or_its_precision_may_find_nothing(
     hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
@@ -107,6 +128,7 @@ def test_a_twin_or_its_precision_may_find_nothing(
         return replace(measured, p50_ms=1.0 if measured.shortlist == (fast == "twin") else 9.0)
 
     monkeypatch.setattr(LevelMeter, "judged", timed)
+    monkeypatch.setattr(find, "measure_latency", Machine(lambda *_: 1.0))
     for side in few:
         (tmp_path / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
     ran = done(hmc(
@@ -128,6 +150,7 @@ def test_a_precision_that_finds_nothing_does_not_end_the_search(
         return replace(measured, p50_ms=9.0 if measured.precision == "fp32" else 1.0)
 
     monkeypatch.setattr(LevelMeter, "judged", timed)
+    monkeypatch.setattr(find, "measure_latency", Machine(lambda *_: 1.0))
     ran = done(hmc(
         "compile", prunable, "--max-latency-ms", 5, "--eval", *few, "--beam", 1, "--precision", "fp32,int8",
         "--calibrate", few[0], "-o", tmp_path / "b",
@@ -137,27 +160,6 @@ def test_a_precision_that_finds_nothing_does_not_end_the_search(
     found = {name: done["found"] for name, done in manifest.provenance["head_search"].items()}
     assert found == {"fp32": None, "int8": "full-int8"}
     assert "note: nothing found. no level answers within 5 ms" in ran.stdout
-
-
-class Machine:
-    """Stands in for `measure_latency`: a level takes a millisecond for each of its heads, times what else goes on."""
-
-    def __init__(self, busy: Callable[[str, int, int], float]) -> None:
-        self.busy = busy
-        """(level, how many measurements there were before, round) → how many times longer everything takes."""
-        self.measured: list[tuple[str, ...]] = []
-
-    def __call__(
-        self, levels: Mapping[str, object], sentences: Sequence[str], sizes: object, *, rounds: int, reference: str
-    ) -> list[LatencyResult]:
-        results, before = [], len(self.measured)
-        self.measured.append(tuple(levels))
-        for name in levels:
-            heads = 24 if name == "full" else int(name.removeprefix("h"))
-            rows = [(heads * self.busy(name, before, n),) * len(sentences) for n in range(rounds)]
-            p50 = sorted(row[0] for row in rows)[rounds // 2]
-            results.append(LatencyResult(name, 1, 1, 9, p50, None, None, 1, 1, 1, samples_ms=tuple(rows)))
-        return results
 
 
 @pytest.mark.parametrize(
@@ -220,25 +222,26 @@ def test_a_busy_machine_is_told(
     assert (said in " ".join(ran.stdout.split())) == (load > 0)
 
 
-def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
-    done(hmc("compile", prunable, "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b"))
+def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path]) -> None:
+    done(hmc("compile", prunable, "--max-latency-ms", "1e6", "--eval", *few, "--beam", 1, "-o", tmp_path / "b"))
     assert [level.name for level in validate(tmp_path / "b").levels] == ["full"]
 
 
 @pytest.mark.parametrize(
-    ("limit", "message"),
+    ("limit", "text", "message"),
     [
-        (["--max-bleu-drop", "5"], "BLEU: no level loses at most 5 against h12; the nearest, h"),
-        (["--max-latency-ms", "1e-3"], "no level answers within 0.001 ms: the fastest found is "),
+        (["--max-bleu-drop", "5"], "pairs", "BLEU: no level loses at most 5 against h12; the nearest, h"),
+        (["--max-latency-ms", "1e-3"], "few", "no level answers within 0.001 ms: the fastest found is "),
     ],
 )
 def test_nothing_found_nothing_left(
-    hmc: Hmc, pruned: Path, tmp_path: Path, pairs: tuple[Path, Path], limit: list[str], message: str
+    hmc: Hmc, pruned: Path, tmp_path: Path, limit: list[str], text: str, message: str, request: pytest.FixtureRequest
 ) -> None:
-    ran = hmc("compile", pruned, *limit, "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
+    test_set = request.getfixturevalue(text)
+    ran = hmc("compile", pruned, *limit, "--eval", *test_set, "--beam", 1, "-o", tmp_path / "b")
     assert ran.exit_code == 2
     assert f"hmc: {message}" in ran.stderr
-    assert "Tried on 108 sentences of tiny" in ran.stdout
+    assert f"Tried on {len(test_set[0].read_text().splitlines())} sentences of tiny" in ran.stdout
     assert list(tmp_path.iterdir()) == []
 
 
