@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.serving.fakes import FakeFactory
 from tests.serving.http.conftest import url_of
 
 from hmc.cli.common.commands import TRY_AGAIN
+from hmc.serving.client import AsyncClient
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -53,8 +55,11 @@ def test_what_stands_in_the_way_is_said(hmc: Hmc, arguments: tuple[str, ...], sa
         ("bench", "load", "--source", __file__, "--rate", "1", "--seconds", "1"),
     ],
 )
-def test_a_server_that_is_down_is_no_wrong_command(hmc: Hmc, words: tuple[str, ...]) -> None:
+def test_a_server_that_is_down_is_no_wrong_command(
+    hmc: Hmc, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scripts try the first again, and never the second."""
+    monkeypatch.setattr(AsyncClient, "wait_ready", partialmethod(AsyncClient.wait_ready, timeout=0.5))  # of 60 s
     ran = hmc(*words, "--server", "localhost:1")
     assert ran.exit_code == TRY_AGAIN, ran.output
     assert "localhost:1: nothing answers there; is `hmc serve` running there" in ran.stderr
