@@ -1,12 +1,13 @@
 """A worker that translates with the engine in its own process, without a server.
 
-Arguments: a bundle, a level, threads, workers. A request to the worker: `texts` and `beam`. It answers with the
-seconds, its own processor time meanwhile, and the translations.
+Arguments: a bundle, a level, threads, workers. A request to the worker: `texts`, `beam`, and `at_once`, the most texts
+under way (0: all). It answers with the seconds, its own processor time meanwhile, and the translations.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import Any
 
@@ -25,8 +26,14 @@ def main() -> None:
 
         def answer(asked: dict[str, Any]) -> dict[str, Any]:
             options = DecodeOptions(beam_size=asked["beam"])
-            began, cpu = time.perf_counter(), time.process_time()
-            futures = [translator.submit(text, options, block=True) for text in asked["texts"]]
+            under_way = threading.Semaphore(asked.get("at_once") or len(asked["texts"]))
+            futures = []
+            began = time.perf_counter()
+            cpu = time.process_time()
+            for text in asked["texts"]:
+                under_way.acquire()
+                futures.append(translator.submit(text, options, block=True))
+                futures[-1].add_done_callback(lambda _: under_way.release())
             found = [future.result().text for future in futures]
             took = {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
             return {**took, "translations": found}

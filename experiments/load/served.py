@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,8 @@ import psutil
 
 from experiments.support.worker import WorkerError
 
+ROOTS = ("protos", "compiler", "training", "engine", "serving", "benchmark", "pipelines", "cli")
+"""Folders of a checkout that hold its packages."""
 HMC = [sys.executable, "-c", "from hmc.cli.main import main; main()"]
 
 
@@ -39,13 +42,17 @@ class Served:
 
 
 @contextmanager
-def served(bundle: Path, options: Sequence[str] = ()) -> Iterator[Served]:
+def served(bundle: Path, options: Sequence[str] = (), checkout: Path | None = None) -> Iterator[Served]:
     """Starts a server on a free port, with these options of `hmc serve`, and yields it when it serves.
 
-    Leaving the block stops it by SIGTERM. Raises WorkerError if it ends before it serves.
+    checkout: the code that it runs, in this Python environment; None: the code of this process. Leaving the block stops
+    it by SIGTERM. Raises WorkerError if it ends before it serves.
     """
     command = [*HMC, "serve", str(bundle), "--port", "0", "--json", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = dict(os.environ)
+    if checkout is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(str(checkout / root) for root in ROOTS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

@@ -49,6 +49,13 @@ class BackgroundServer:
             raise RuntimeError("the server is not running: use it in a `with` block")
         return self.server.address
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that serves. Raises RuntimeError before the `with` block is entered."""
+        if self._loop is None:
+            raise RuntimeError("the server is not running: use it in a `with` block")
+        return self._loop
+
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
