@@ -17,7 +17,7 @@ from hmc.engine.requests.caller import Caller, Priority
 from hmc.engine.scheduling.lines import FairLine
 from hmc.engine.scheduling.queue import WaitingQueue
 from hmc.serving import DecodeOptions
-from hmc.serving.requests.caller import caller_at
+from hmc.serving.requests.call import caller_at
 
 A, B, C = Caller("a"), Caller("b"), Caller("c")
 

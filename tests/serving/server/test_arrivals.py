@@ -66,3 +66,38 @@ def test_a_result_after_the_loop_has_closed_is_dropped() -> None:
 
     asyncio.run(main())
     future.set_result(1)
+
+
+def test_all_results_come_in_the_order_of_their_futures() -> None:
+    async def main() -> tuple[list[int], list[int]]:
+        futures: list[Future[int]] = [Future() for _ in range(3)]
+        heard: list[int] = []
+        for n in (2, 0, 1):
+            futures[n].set_result(n)
+        return await Arrivals().all(futures, heard.append), sorted(heard)
+
+    assert asyncio.run(main()) == ([0, 1, 2], [0, 1, 2])
+
+
+@pytest.mark.parametrize("fault", ["error", "refused", "cancelled"])
+def test_the_first_error_cancels_the_others(fault: str) -> None:
+    futures: list[Future[int]] = [Future() for _ in range(3)]
+
+    def heard(_: int) -> None:
+        if fault == "refused":
+            raise KeyError("too large")
+
+    async def main() -> None:
+        waiting = asyncio.create_task(Arrivals().all(futures, heard))
+        await asyncio.sleep(0)
+        if fault == "error":
+            futures[1].set_exception(KeyError("lost"))
+        elif fault == "refused":
+            futures[1].set_result(1)
+        else:
+            waiting.cancel()
+        await waiting
+
+    with pytest.raises(asyncio.CancelledError if fault == "cancelled" else KeyError):
+        asyncio.run(main())
+    assert all(future.cancelled() for future in (futures[0], futures[2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,6 +17,8 @@ from tests.serving.hostile import METHODS
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import Violation
 from hmc.serving.client import Client
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.edge import Edge
 from hmc.v1 import translation_pb2 as pb
 
 BAD: dict[str, Any] = {
@@ -113,3 +116,21 @@ def test_a_text_of_a_stream_has_its_own_deadline(stub: Any, factory: FakeFactory
 def test_a_violation_is_plain_data() -> None:
     assert InvalidRequestError("a", [Violation("b", "c")]).violations == (Violation("b", "c"),)
     assert InvalidRequestError("a").violations == ()
+
+
+def test_methods_are_wrapped_once(bundle: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each call, as gRPC's interceptors would."""
+    wrapped: list[str] = []
+    wrap = Edge.wrap
+
+    def noted(self: Edge, method: str, handler: Any) -> Any:
+        wrapped.append(method)
+        return wrap(self, method, handler)
+
+    monkeypatch.setattr(Edge, "wrap", noted)
+    with BackgroundServer(bundle, factory=factory) as server, Client(server.address) as client:
+        before = len(wrapped)
+        assert before
+        for _ in range(3):
+            client.translate(["a"])
+        assert len(wrapped) == before

@@ -13,7 +13,7 @@ from hmc.serving.requests.options import MAX_ANSWER_TOKENS, Segmentation, TextOp
 from hmc.serving.requests.results import Segment, Translation
 from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.text.segmentation.lines import LINE_END, UNSPACED_SCRIPT, Span, stripped
-from hmc.serving.text.segmentation.pieces import Piece, pieces, runs, worded
+from hmc.serving.text.segmentation.pieces import PLAIN_SENTENCE, Piece, pieces, runs, worded
 from hmc.serving.text.segmentation.sentences import MAX_PART, SENTENCE_END
 
 UNSPACED = {
@@ -170,6 +170,8 @@ class Divided:
     def sentences(self, most: int) -> int:
         """How many parts would be translated, counted up to `most`. A long text without any end of a sentence counts as
         one: it is divided for the library that finds sentences, and not because it has several."""
+        if PLAIN_SENTENCE.fullmatch(self.text, len(self.own)):
+            return 1
         if len(self.text) > MAX_PART and not SENTENCE_END.search(self.text):
             return 1
         found = pieces(self.text[len(self.own) :], self.source.language, lambda _: True)
@@ -192,8 +194,9 @@ class Dividing:
     def divided(self, text: str) -> Divided:
         """How a text is divided. Raises InvalidRequestError for one that is too long and may not be divided."""
         own = self.source.code(text)
-        found = Divided(text, False, own, own or (f"{self.code} " if self.code else ""), self.source)
-        return found if self._divides(found) else replace(found, whole=True)
+        code = own or (f"{self.code} " if self.code else "")
+        found = Divided(text, False, own, code, self.source)
+        return found if self._divides(found) else Divided(text, True, own, code, self.source)
 
     def checked(self, text: str) -> Divided:
         """As `divided`. Raises DividedError too, for a text that is divided although the options exclude it, and

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import ParamSpec, TypeVar
 
-from hmc.artifact.errors import InvalidRequestError, OverloadedError
+from hmc.artifact.errors import DeadlineExceededError, InvalidRequestError, OverloadedError
 from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.documents.dividing import Divided, Dividing, Joined, Part, PutTogether, named
 from hmc.serving.documents.keeping import Keeper, Submit
@@ -31,7 +31,7 @@ THREAD = ThreadPoolExecutor(1, thread_name_prefix="hmc-long-texts")
 """Works on long texts, some sentences at a time. It is one: several would only share Python's lock, and the event loop
 would wait for each of them."""
 AT_ONCE = 16
-"""Items that a thread takes at once."""
+"""Items that a thread takes at once, and short texts that are divided before the event loop serves others."""
 
 
 async def in_order(
@@ -138,10 +138,8 @@ class Divider:
             target = targets[index] if first.setdefault(index, begin) == begin else Target()
             try:
                 return await self._translated(part, target)
-            except InvalidRequestError as error:
+            except (InvalidRequestError, OverloadedError) as error:
                 raise at(index, error) from error
-            except OverloadedError as error:
-                raise type(error)(f"texts[{index}]: {error}", error.retry_after_s) from error
 
         first: dict[int, int] = {}  # text → offset of its first sentence
         made: PutTogether | None = None
@@ -201,9 +199,32 @@ class Divider:
         return done.between(head, tail)
 
 
-def at(index: int, error: InvalidRequestError) -> InvalidRequestError:
+async def divided_texts(dividing: Dividing, texts: Sequence[str]) -> list[Divided]:
+    """How each text is divided. The event loop serves others meanwhile.
+
+    Raises InvalidRequestError with the index of a text that cannot be divided.
+    """
+    found: list[Divided] = []
+    for index, text in enumerate(texts):
+        if index % AT_ONCE == AT_ONCE - 1:
+            await asyncio.sleep(0)
+        try:
+            divided = dividing.checked(text) if len(text) < LONG else await in_thread(dividing.checked, text)
+        except InvalidRequestError as error:
+            raise at(index, error) from error
+        found.append(divided)
+    return found
+
+
+Numbered = InvalidRequestError | OverloadedError | DeadlineExceededError
+
+
+def at(index: int, error: Numbered) -> Numbered:
     """The error of a text of a request, which it names."""
-    return named(f"texts[{index}]", error)
+    text = f"texts[{index}]"
+    if isinstance(error, InvalidRequestError):
+        return named(text, error)
+    return type(error)(f"{text}: {error}", error.retry_after_s)
 
 
 def _any_long(texts: Sequence[Divided]) -> bool:

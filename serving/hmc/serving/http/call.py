@@ -99,6 +99,8 @@ class PlainCall:
         """peer: as gRPC writes it, such as `ipv4:127.0.0.1:50000`. timeout_s: seconds that the caller waits."""
         self._peer, self._metadata = peer, tuple(metadata)
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.charged = False
+        """Whether it repeats a call that was counted against the rate of its caller already."""
         self.refused: HttpError | None = None
         """Why the body was not taken, if it was not. Its HTTP status is more exact than that of the gRPC status."""
         self.trailers: dict[str, str | bytes] = {}

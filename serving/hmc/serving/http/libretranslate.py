@@ -22,7 +22,6 @@ from hmc.serving.http.call import HttpError, PlainCall, invalid
 from hmc.serving.http.exchange import unless
 from hmc.serving.http.methods import Methods
 from hmc.serving.levels.languages import ANY, look_up
-from hmc.serving.requests.caller import charged
 from hmc.v1 import translation_pb2 as pb
 
 TRANSLATION = pb.DESCRIPTOR.services_by_name["TranslationService"]
@@ -215,8 +214,9 @@ class _LibreTranslate:
         except HttpError as error:
             if N_BEST not in error.fields:
                 raise
-            charged.set(True)  # for the rest of this request, which has a context of its own
-            answer = await self._methods.unary(method, without_alternatives, await sent.call())
+            again = await sent.call()
+            again.charged = True
+            answer = await self._methods.unary(method, without_alternatives, again)
         assert wanted is not None
         return wanted.answer(cast("pb.TranslateResponse", answer))
 

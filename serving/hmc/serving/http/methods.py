@@ -20,7 +20,7 @@ from hmc.serving.http.call import HttpError, PlainCall
 Handler: TypeAlias = Any
 """A `grpc.RpcMethodHandler`: a servicer's method, and what decodes its requests."""
 Wrap = Callable[[str, Handler], "Handler | None"]
-"""The server's edge, see `EdgeInterceptor.wrap`: (`/SERVICE/METHOD`, handler) → the handler to call, which decodes
+"""The server's edge, see `Edge.wrap`: (`/SERVICE/METHOD`, handler) → the handler to call, which decodes
 requests itself; None for a method that the servicer does not have."""
 Given = Callable[[], Awaitable[Message]]
 """Reads the message of a request, or raises HmcError or HttpError. It is called when the call has been admitted."""

@@ -23,12 +23,13 @@ from hmc.serving.http.methods import Methods, path_of
 from hmc.serving.levels.names import parse_models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.ray.registering import TRANSLATION
+from hmc.serving.requests.call import Call
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import AccessGate
 from hmc.serving.server.app import open_models
+from hmc.serving.server.edge import Edge
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health import model_health
-from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.observing.logs import set_up
 from hmc.serving.server.observing.metrics import Metrics
@@ -59,11 +60,11 @@ class Replica:
         metrics = Metrics(self._models.statuses, lambda: self._failure() is None, lambda: False)
         log_of_calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=None)
 
-        def ended(method: str, code: grpc.StatusCode, error: BaseException | None) -> None:
-            metrics.call(method, code, error)
-            log_of_calls.end(method, code)
+        def ended(call: Call, code: grpc.StatusCode, error: BaseException | None) -> None:
+            metrics.call(call, code, error)
+            log_of_calls.end(call, code)
 
-        self._methods = Methods(EdgeInterceptor(Entry(self._gate, lambda: None, log_of_calls), ended).wrap)
+        self._methods = Methods(Edge(Entry(self._gate, lambda: None, log_of_calls), ended).wrap)
         handlers = Handlers(self._models, settings, metrics)
         servicer = TranslationServicer(handlers, settings.stream_window, asyncio.Event())
         rpc.add_TranslationServiceServicer_to_server(servicer, self._methods)

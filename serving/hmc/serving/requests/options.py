@@ -27,6 +27,9 @@ class Target:
     """Whether `text` is the whole translation, which is then only scored."""
 
 
+NO_TARGET = Target()
+
+
 def targets_of(texts: Sequence[str], given: Sequence[str], *, complete: bool) -> list[Target]:
     """Makes one target for each text out of `given`: references if `complete`, target prefixes otherwise.
 
@@ -37,7 +40,7 @@ def targets_of(texts: Sequence[str], given: Sequence[str], *, complete: bool) ->
     for what, values in (("texts", texts), (name, given)):
         check_list(values, what)
     if not given and not complete:
-        return [Target()] * len(texts)
+        return [NO_TARGET] * len(texts)
     if len(given) != len(texts):
         raise InvalidRequestError(f"{len(given)} {name} for {len(texts)} texts: give one for each")
     return [Target(text, complete) for text in given]

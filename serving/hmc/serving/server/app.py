@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -19,6 +20,7 @@ from hmc.artifact.errors import UnavailableError
 from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
+from hmc.serving.requests.call import Call
 from hmc.serving.server.access.binding import (
     grpc_options,
     guarded,
@@ -31,6 +33,7 @@ from hmc.serving.server.access.descriptors import connections_of
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import AccessGate
 from hmc.serving.server.access.listening import join_address, local_host
+from hmc.serving.server.edge import Edge, EdgedServer
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health import (
     ADMIN,
@@ -42,7 +45,6 @@ from hmc.serving.server.health import (
     model_health,
 )
 from hmc.serving.server.http_door import HttpDoor
-from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.observing.metrics import Metrics
 from hmc.serving.server.observing.metrics_port import MetricsServer, serve_metrics
@@ -129,23 +131,25 @@ class Server:
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)
         self._membership = None if group is None else Membership(group, handlers, self.registry, self._check_running)
         admin = AdminServicer(handlers) if self._membership is None else self._membership.servicer
+        shows = settings.tls_client_ca is not None
+        entry = Entry(self._gate, self._check_running, self._calls, certificates=shows)
+        self._edge = Edge(entry, self._ended)
         self._grpc = self._new_server(SERVICES if settings.admin_address is None else (TRANSLATION,))
         self._servers = [self._grpc]
         self._http = HttpDoor(
             settings,
-            self._interceptor(),
+            self._edge,
             self._shown_registry,
             self._why_not_ready,
             needs_token=not self._gate.is_open,
         )
-        for door in (self._grpc, self._http.methods):
+        for door in (EdgedServer(self._grpc, self._edge), self._http.methods):
             rpc.add_TranslationServiceServicer_to_server(translation, door)
-        if settings.admin_address is None:
-            for door in (self._grpc, self._http.methods):
+            if settings.admin_address is None:
                 rpc.add_AdminServiceServicer_to_server(admin, door)
-        elif self._leads:
+        if settings.admin_address is not None and self._leads:
             self._servers.append(self._new_server((ADMIN,)))
-            rpc.add_AdminServiceServicer_to_server(admin, self._servers[-1])
+            rpc.add_AdminServiceServicer_to_server(admin, EdgedServer(self._servers[-1], self._edge))
         self._upkeep = Upkeep(self._draining, self._metrics.upkeep)
         self._started = False
         self.port = 0
@@ -155,13 +159,11 @@ class Server:
 
     def _new_server(self, services: tuple[str, ...]) -> grpc.aio.Server:
         """A gRPC server with the limits of the settings, health and reflection. services: those that it will have."""
-        server = grpc.aio.server(interceptors=[self._interceptor()], options=grpc_options(self.settings))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        add_reflection((*services, HEALTH), server, self._draining)
+        server = grpc.aio.server(options=grpc_options(self.settings))
+        edged: Any = EdgedServer(server, self._edge)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, edged)
+        add_reflection((*services, HEALTH), edged, self._draining)
         return server
-
-    def _interceptor(self) -> EdgeInterceptor:
-        return EdgeInterceptor(Entry(self._gate, self._check_running, self._calls), self._ended)
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -255,9 +257,9 @@ class Server:
         if settings.admin_address is not None and self._leads:
             self.admin_address = listen_for_admin(self._servers[-1], settings, self._certificates)
 
-    def _ended(self, method: str, code: grpc.StatusCode, error: BaseException | None) -> None:
-        self._metrics.call(method, code, error)
-        self._calls.end(method, code)
+    def _ended(self, call: Call, code: grpc.StatusCode, error: BaseException | None) -> None:
+        self._metrics.call(call, code, error)
+        self._calls.end(call, code)
 
     def _why_not_ready(self) -> str | None:
         """Why the server does not serve; None if it does."""

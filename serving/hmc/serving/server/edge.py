@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError
+from hmc.serving.requests.call import Call, enter
 from hmc.serving.server.access.entry import CallInfo, Entry
-from hmc.serving.wire.metadata import KEY, new_id, request_id, retry_trailers, sent_id
-from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining, trailers_of
+from hmc.serving.wire.metadata import KEY, new_id, retry_trailers, sent_id
+from hmc.serving.wire.status import code_of, message_of, new_reference, trailers_of
 
 log = logging.getLogger(__name__)
 
@@ -27,116 +28,133 @@ if TYPE_CHECKING:  # this type is generic for the type checker only
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
 else:
     Handler = grpc.RpcMethodHandler
-Count = Callable[[str, grpc.StatusCode, BaseException | None], None]
+Count = Callable[[Call, grpc.StatusCode, BaseException | None], None]
 
 
-class EdgeInterceptor(grpc.aio.ServerInterceptor):
+class Edge:
     """Wraps every method except health checks.
 
     It decodes requests itself: gRPC would answer bytes that are not a message of the method with INTERNAL.
     """
 
     def __init__(self, entry: Entry, count: Count) -> None:
-        """entry: raises if a call may not start. count: called with the method, the status and the error of each ended
-        call."""
+        """entry: raises if a call may not start. count: called with each call that has ended, its status and its
+        error."""
         self._entry, self._count = entry, count
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        return self.wrap(handler_call_details.method, await continuation(handler_call_details))
 
     def wrap(self, method: str, handler: Handler | None) -> Handler | None:
         """The handler with all that happens around it; None for a method that is not offered. Other doors than gRPC's
         call it with a `CallInfo` in place of gRPC's context. method: its full name."""
         if handler is None or method.startswith(UNCHECKED_SERVICES):
             return handler
-        edge = _Edge(method, handler.request_deserializer, self._entry, self._count)
+        wrapped = _Method(method, handler.request_deserializer, self._entry, self._count)
         serialize = handler.response_serializer
         if _is_generated(handler.unary_unary or handler.unary_stream or handler.stream_stream):
             return None  # gRPC answers with UNIMPLEMENTED
         if inspect.iscoroutinefunction(handler.unary_unary):
-            return grpc.unary_unary_rpc_method_handler(edge.unary(handler.unary_unary), None, serialize)
+            return grpc.unary_unary_rpc_method_handler(wrapped.unary(handler.unary_unary), None, serialize)
         if inspect.isasyncgenfunction(handler.unary_stream):
-            return grpc.unary_stream_rpc_method_handler(edge.answers(handler.unary_stream), None, serialize)
+            return grpc.unary_stream_rpc_method_handler(wrapped.answers(handler.unary_stream), None, serialize)
         if inspect.isasyncgenfunction(handler.stream_stream):
-            return grpc.stream_stream_rpc_method_handler(edge.stream(handler.stream_stream), None, serialize)
+            return grpc.stream_stream_rpc_method_handler(wrapped.stream(handler.stream_stream), None, serialize)
         raise NotImplementedError(
-            f"{method}: the interceptor can wrap coroutines of unary methods and generators of streaming methods only"
+            f"{method}: only coroutines of unary methods and generators of streaming methods can be wrapped"
         )
 
 
-class _Edge:
+class EdgedServer:
+    """A gRPC server whose methods are wrapped once, when servicers are added to it.
+
+    An interceptor of gRPC would wrap them for each call. They are added as generic handlers: for registered ones the
+    server waits with a task for each method, and looks through all of them at every call.
+    """
+
+    def __init__(self, server: grpc.aio.Server, edge: Edge) -> None:
+        self._server, self._edge = server, edge
+
+    def add_generic_rpc_handlers(self, _handlers: object) -> None:
+        """Part of what `add_…Servicer_to_server` calls, which gives the same handlers below."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+        """Adds the methods of a service. service: its full name."""
+        wrapped = {name: self._edge.wrap(f"/{service}/{name}", handler) for name, handler in handlers.items()}
+        offered = {name: handler for name, handler in wrapped.items() if handler is not None}
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, offered)])
+
+
+class _Method:
     """The wrapper of one method."""
 
     def __init__(self, method: str, decode: Callable[[bytes], Any] | None, entry: Entry, count: Count) -> None:
         self._method, self._decode, self._entry, self._count = method, decode, entry, count
 
     def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, CallInfo], Awaitable[Any]]:
-        async def call(data: bytes, context: CallInfo) -> Any:
+        async def run(data: bytes, context: CallInfo) -> Any:
+            call = Call(self._method, remaining=context.time_remaining)
             try:
-                self._begin(context)
-                response = await behaviour(await self._charged(data), context)
+                self._begin(call, context)
+                response = await behaviour(await self._charged(call, data), context)
             except BaseException as error:
                 data = b""  # gRPC keeps this frame, see `_fail`
-                await self._fail(error, context)
+                await self._fail(call, error, context)
                 raise
-            self._count(self._method, grpc.StatusCode.OK, None)
+            self._count(call, grpc.StatusCode.OK, None)
             return response
 
-        return call
+        return run
 
     def answers(self, behaviour: Callable[..., Any]) -> Callable[[bytes, CallInfo], AsyncIterator[Any]]:
-        async def begin(data: bytes, context: CallInfo, _: object) -> Any:
-            return behaviour(await self._charged(data), context)
+        async def begin(call: Call, data: bytes, context: CallInfo, _: object) -> Any:
+            return behaviour(await self._charged(call, data), context)
 
         return self._generator(begin)
 
     def stream(self, behaviour: Callable[..., Any]) -> Callable[[AsyncIterator[bytes], CallInfo], AsyncIterator[Any]]:
-        async def begin(requests: AsyncIterator[bytes], context: CallInfo, admitted: Callable[[], None]) -> Any:
-            return behaviour(self._each(requests, admitted), context)
+        async def begin(
+            call: Call, requests: AsyncIterator[bytes], context: CallInfo, admitted: Callable[[], None]
+        ) -> Any:
+            return behaviour(self._each(call, requests, admitted), context)
 
         return self._generator(begin)
 
     def _generator(self, begin: Callable[..., Awaitable[Any]]) -> Callable[[Any, CallInfo], AsyncIterator[Any]]:
-        async def call(sent: Any, context: CallInfo) -> AsyncIterator[Any]:
+        async def run(sent: Any, context: CallInfo) -> AsyncIterator[Any]:
+            call = Call(self._method, remaining=context.time_remaining)
             try:
-                admitted = self._begin(context)
-                async for response in await begin(sent, context, admitted):
+                admitted = self._begin(call, context)
+                async for response in await begin(call, sent, context, admitted):
                     yield response
             except BaseException as error:
                 sent = None  # gRPC keeps this frame, see `_fail`
-                await self._fail(error, context)
+                await self._fail(call, error, context)
                 raise
-            self._count(self._method, grpc.StatusCode.OK, None)
+            self._count(call, grpc.StatusCode.OK, None)
 
-        return call
+        return run
 
-    def _begin(self, context: CallInfo) -> Callable[[], None]:
+    def _begin(self, call: Call, context: CallInfo) -> Callable[[], None]:
         """Names the call and checks whether it may start. Returns what checks it once more, see `Entry.admit`."""
-        time_remaining.set(context.time_remaining)
-        begun = self._entry.begin(self._method, new_id())
-        request_id.set(begun.request_id)
-        context.set_trailing_metadata(((KEY, begun.request_id),))
-        sent = sent_id(context.invocation_metadata() or ())
-        if sent is not None:
-            begun.request_id = sent
-            request_id.set(sent)
-            context.set_trailing_metadata(((KEY, sent),))
-        return self._entry.admit(begun, context)
+        enter(call)
+        metadata = context.invocation_metadata() or ()
+        try:
+            call.request_id = sent_id(metadata) or ""
+        finally:
+            call.request_id = call.request_id or new_id()
+            context.set_trailing_metadata(((KEY, call.request_id),))
+        return self._entry.admit(call, dict(metadata), context)
 
-    async def _each(self, requests: AsyncIterator[bytes], admitted: Callable[[], None]) -> AsyncIterator[Any]:
+    async def _each(
+        self, call: Call, requests: AsyncIterator[bytes], admitted: Callable[[], None]
+    ) -> AsyncIterator[Any]:
         async for data in requests:
             admitted()
             request = await self._parse(data)
-            await self._entry.pace(request)
+            await self._entry.pace(call, request)
             yield request
 
-    async def _charged(self, data: bytes) -> Any:
+    async def _charged(self, call: Call, data: bytes) -> Any:
         request = await self._parse(data)
-        self._entry.charge(request)
+        self._entry.charge(call, request)
         return request
 
     async def _parse(self, data: bytes) -> Any:
@@ -145,11 +163,11 @@ class _Edge:
             return data
         try:
             made = self._decode(data)
-            return await made if inspect.isawaitable(made) else made
+            return made if isinstance(made, Message) else await made
         except DecodeError as error:
             raise InvalidRequestError(_why_not_decoded(data, self._decode)) from error
 
-    async def _fail(self, error: BaseException, context: CallInfo) -> None:
+    async def _fail(self, call: Call, error: BaseException, context: CallInfo) -> None:
         """Ends the call with the status of the error. Returns only for errors that gRPC handles itself.
 
         gRPC's state of a call and the error that `abort` raises refer to each other. They keep the frames of the call,
@@ -157,19 +175,17 @@ class _Edge:
         error drops its frames here.
         """
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self._count(self._method, code_of(error), error)
+            self._count(call, code_of(error), error)
             return
         if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception):
             return
         code, reference = code_of(error), ""
         if not isinstance(error, HmcError):
             reference = new_reference()
-            log.error(
-                "unexpected error %s in %s, request %s", reference, self._method, request_id.get(), exc_info=error
-            )
-        self._count(self._method, code, error)
+            log.error("unexpected error %s in %s, request %s", reference, call.method, call.request_id, exc_info=error)
+        self._count(call, code, error)
         message = message_of(error, reference)
-        trailers = ((KEY, request_id.get()), *retry_trailers(error), *trailers_of(error, message))
+        trailers = ((KEY, call.request_id), *retry_trailers(error), *trailers_of(error, message))
         _forget_frames(error)
         await context.abort(code, message, trailers)
 

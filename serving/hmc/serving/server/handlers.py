@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -22,13 +23,14 @@ from hmc.artifact.errors import (
 from hmc.engine.requests.caller import Caller, Priority
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.runtime.process_memory import process_bytes
-from hmc.serving.documents.dividing import Joined
-from hmc.serving.documents.documents import check_document
+from hmc.serving.documents.dividing import Dividing, Joined, with_segment
+from hmc.serving.documents.documents import Divider, at, check_document, check_keep, divided_texts
+from hmc.serving.documents.keeping import Submit
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.levels.status import LevelStatus
-from hmc.serving.requests.caller import current_caller
+from hmc.serving.requests.call import present_call
 from hmc.serving.requests.options import Target, TextOptions
 from hmc.serving.requests.results import (
     Answer,
@@ -41,13 +43,11 @@ from hmc.serving.requests.results import (
 )
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.access.binding import check_below
-from hmc.serving.server.documents import Documents
 from hmc.serving.server.observing.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import StreamText, WaitingLine, answer_of, out_of_time
 from hmc.serving.server.threads import Arrivals, ChangeThread
 from hmc.serving.wire.rules import AnswerSize
-from hmc.serving.wire.status import seconds_left
 
 log = logging.getLogger(__name__)
 
@@ -96,16 +96,68 @@ class Handlers:
         priority = Priority.STANDARD if long else Priority.INTERACTIVE
         with await self._lease(selector, priority, characters) as lease:
             record.served_by(lease)
-            lease.check_space(current_caller.get())  # before the texts are divided and encoded
+            lease.check_space(present_call().caller)  # before the texts are divided and encoded
             if text_options is None:
-                translations = await self._run(lease, texts, options, targets)
+                translations = await self._each_whole(lease, texts, options, targets)
             else:
-                documents = Documents(lease, self._line(lease), self._wait, text_options)
-                translations = await documents.translate(
-                    texts, options, targets, self._run, self._settings.stream_window
-                )
+                translations = await self._each_divided(lease, texts, options, targets, text_options)
             record.answer = answer_of(translations, lease)
         return record.answer
+
+    async def _each_whole(
+        self, lease: Lease, texts: Sequence[str], options: DecodeOptions, targets: Sequence[Target]
+    ) -> list[Translation]:
+        """Translates every text as one sentence. If one fails, or the call is cancelled, all others are cancelled.
+
+        Raises UnavailableError if the level was stopped meanwhile, and InvalidRequestError if the answer gets too
+        large.
+        """
+        call = present_call()
+        futures: list[Future[Translation]] = []
+        submitted = 0
+        try:
+            for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
+                if submitted >= CHUNK_TEXTS:
+                    submitted = 0
+                    await asyncio.sleep(0)
+                submitted += 1 + CHUNK_TEXTS * (len(text) + len(target.text)) // CHUNK_CHARACTERS
+                within_s = call.seconds_left()
+                try:
+                    futures.append(lease.submit(text, options, target, caller=call.caller, within_s=within_s))
+                except (InvalidRequestError, OverloadedError, DeadlineExceededError) as error:
+                    raise at(index, error) from error
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        return await self._arrivals.all(futures, AnswerSize().add)
+
+    async def _each_divided(
+        self,
+        lease: Lease,
+        texts: Sequence[str],
+        options: DecodeOptions,
+        targets: Sequence[Target],
+        text_options: TextOptions,
+    ) -> list[Translation]:
+        """Translates every text, divided as it needs. Errors: see `_each_whole`.
+
+        If no text is divided, all are submitted at once. Otherwise at most `stream_window` sentences are under way: the
+        first one is refused if the queue is full, and the others wait for a place.
+        """
+        check_keep(options, text_options)
+        dividing = Dividing(lease.slot.translator.source, options, text_options, lease.code)
+        divided = await divided_texts(dividing, texts)
+        total = AnswerSize()
+        if all(text.whole for text in divided) and not text_options.keep:
+            done = await self._each_whole(lease, texts, options, targets)
+            if not text_options.return_segments:
+                return done
+            return [total.add(with_segment(*pair)) for pair in zip(divided, done, strict=True)]
+        size = None if text_options.keep else AnswerSize()  # of what is submitted with `keep` most is dropped again
+        divider = Divider(dividing, self._submitter(lease, size, wait_at_first=False))
+        async with aclosing(divider.translate(divided, targets, self._settings.stream_window)) as results:
+            return [total.add(translation) async for translation in results]
 
     async def translate_document(
         self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, text_options: TextOptions
@@ -116,15 +168,36 @@ class Handlers:
         with await self._lease(selector, Priority.BULK, len(text)) as lease:
             record.served_by(lease)
             joined = Joined(keep=text_options.keep)
-            documents = Documents(lease, self._line(lease), self._wait, text_options)
-            async with aclosing(documents.stream(text, options, joined)) as pieces:
+            dividing = Dividing(lease.slot.translator.source, options, text_options, lease.code)
+            divider = Divider(dividing, self._submitter(lease, None, wait_at_first=True))
+            async with aclosing(divider.document(text, joined)) as pieces:
                 async for piece in pieces:
                     record.piece()
-                    yield piece
+                    yield replace(piece, level=lease.level.name, bundle_version=lease.bundle_version)
             record.answer = answer_of([joined.translation(segments=False)], lease)
 
+    def _submitter(self, lease: Lease, size: AnswerSize | None, *, wait_at_first: bool) -> Submit:
+        """What translates the sentences of divided texts at a level: each waits for a place in the queue, but the first
+        one is refused if it is full, unless `wait_at_first`. size: of the answer; None: it is not counted."""
+        line = self._line(lease)
+        call = present_call()
+        first = not wait_at_first
+
+        async def submit(text: str, options: DecodeOptions, target: Target) -> Translation:
+            nonlocal first
+            if first:
+                within_s = call.seconds_left()
+                future = lease.submit(text, options, target, caller=call.caller, within_s=within_s)
+                first = False
+            else:
+                future = await line.submit(lease, text, options, target)
+            return (size or AnswerSize()).add(await self._arrivals.wrap(future))
+
+        return submit
+
     def _line(self, lease: Lease) -> WaitingLine:
-        caller, lines = current_caller.get(), self._lines.get(lease.slot)
+        caller = present_call().caller
+        lines = self._lines.get(lease.slot)
         if lines is None:
             lines = self._lines[lease.slot] = WeakValueDictionary()
         if (line := lines.get(caller)) is None:
@@ -161,7 +234,7 @@ class Handlers:
 
     async def _place(self, lease: Lease, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
         """Queues a text of a stream, behind those of its caller that wait for a place."""
-        caller = current_caller.get()
+        caller = present_call().caller
         if caller not in self._lines.get(lease.slot, ()):
             with suppress(OverloadedError):
                 return lease.submit(text, options, target, caller=caller, line=True)
@@ -173,19 +246,21 @@ class Handlers:
         """Yields each piece of a translation as soon as it is certain, and the answer last. Errors: see `translate`."""
         with await self._lease(selector, Priority.INTERACTIVE, len(text)) as lease:
             record.served_by(lease)
-            loop, pieces = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+            loop = asyncio.get_running_loop()
+            pieces = asyncio.Queue[str | None]()
 
             def progress(piece: str | None) -> None:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-            caller, within_s = current_caller.get(), seconds_left()
-            future = lease.submit(text, options, target, progress, caller=caller, within_s=within_s, line=True)
+            call = present_call()
+            within_s = call.seconds_left()
+            future = lease.submit(text, options, target, progress, caller=call.caller, within_s=within_s, line=True)
             future.add_done_callback(lambda _: progress(None))
             try:
                 while (piece := await pieces.get()) is not None:
                     record.piece()
                     yield piece
-                record.answer = answer_of([await self._wait(future, AnswerSize())], lease)
+                record.answer = answer_of(await self._arrivals.all([future], AnswerSize().add), lease)
             finally:
                 future.cancel()
         yield record.answer
@@ -203,14 +278,14 @@ class Handlers:
 
     async def _lease(self, selector: Selector, priority: Priority, characters: int) -> Lease:
         host, code = self._models.find(selector)
+        if not host.lazy:
+            return host.lease(selector, priority=priority, code=code, characters=characters)
         without_device: dict[str, DeviceUnavailableError] = {}
         with ExitStack() as wanted:  # so that a level that was loaded for this call is not unloaded before it is leased
             while True:
                 try:
                     return host.lease(selector, priority=priority, code=code, characters=characters)
                 except LevelNotLoadedError as error:
-                    if not host.lazy:
-                        raise
                     missing = error.level
                 if missing in without_device:  # it is the default level, so no other one can be chosen
                     raise without_device[missing]
@@ -292,43 +367,3 @@ class Handlers:
     async def unload_idle(self, unused_s: float) -> None:
         """Unloads levels that nobody uses, see `Models.unload_idle`. Does not wait until they are free."""
         await self._changes.run(self._models.unload_idle, unused_s)
-
-    async def _run(
-        self, lease: Lease, texts: Sequence[str], options: DecodeOptions, targets: Sequence[Target]
-    ) -> list[Translation]:
-        """Translates every text. If one fails, or the call is cancelled, all others are cancelled."""
-        futures: list[Future[Translation]] = []
-        size = AnswerSize()
-        submitted = 0
-        try:
-            for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
-                futures.append(_submit(lease, index, text, options, target))
-                submitted += 1 + CHUNK_TEXTS * (len(text) + len(target.text)) // CHUNK_CHARACTERS
-                if submitted >= CHUNK_TEXTS:
-                    submitted = 0
-                    await asyncio.sleep(0)
-            return await asyncio.gather(*(self._wait(future, size) for future in futures))
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
-
-    async def _wait(self, future: Future[Translation], size: AnswerSize) -> Translation:
-        """Waits for a translation and adds it to the answer's size. Cancelling it cancels the future.
-
-        Raises UnavailableError if the level was stopped meanwhile, and InvalidRequestError if the answer gets too
-        large.
-        """
-        return size.add(await self._arrivals.wrap(future))
-
-
-def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
-    try:
-        return lease.submit(text, options, target, caller=current_caller.get(), within_s=seconds_left())
-    except InvalidRequestError as error:
-        message = f"texts[{index}]: {error}"
-        raise type(error)(message, [Violation(f"texts[{index}]", message)]) from error
-    except OverloadedError as error:
-        raise type(error)(f"texts[{index}]: {error}", error.retry_after_s) from error
-    except DeadlineExceededError as error:
-        raise DeadlineExceededError(f"texts[{index}]: {error}", error.retry_after_s) from error

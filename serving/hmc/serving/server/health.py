@@ -12,6 +12,7 @@ from grpc_health.v1.health import aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from hmc.serving.levels.models import Models
+from hmc.serving.server.edge import EdgedServer
 from hmc.serving.server.streams import until
 
 REFLECTION_NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
@@ -81,7 +82,7 @@ class Health(aio.HealthServicer):
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
 
 
-def add_reflection(services: Sequence[str], server: grpc.aio.Server, closing: asyncio.Event) -> None:
+def add_reflection(services: Sequence[str], server: EdgedServer, closing: asyncio.Event) -> None:
     """Lets clients look up `services`, and reflection itself. closing: set when the server drains."""
     servicer = reflection.aio.ReflectionServicer((*services, *REFLECTION_NAMES))
 
@@ -95,8 +96,8 @@ def add_reflection(services: Sequence[str], server: grpc.aio.Server, closing: as
         reflection_pb2.ServerReflectionRequest.FromString,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
-    methods = {"ServerReflectionInfo": handler}
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, methods) for name in REFLECTION_NAMES])
+    for name in REFLECTION_NAMES:
+        server.add_registered_method_handlers(name, {"ServerReflectionInfo": handler})
 
 
 TRANSLATION, ADMIN = "hmc.v1.TranslationService", "hmc.v1.AdminService"

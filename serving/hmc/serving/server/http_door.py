@@ -11,7 +11,7 @@ from hmc.serving.http.listener import Listener
 from hmc.serving.http.methods import Methods
 from hmc.serving.server.access.certificates import Certificates
 from hmc.serving.server.access.listening import check_port, join_address, local_host
-from hmc.serving.server.interceptors import EdgeInterceptor
+from hmc.serving.server.edge import Edge
 from hmc.serving.server.settings import ServerSettings
 
 
@@ -21,14 +21,14 @@ class HttpDoor:
     def __init__(
         self,
         settings: ServerSettings,
-        interceptor: EdgeInterceptor,
+        edge: Edge,
         registry: CollectorRegistry,
         ready: Callable[[], str | None],
         *,
         needs_token: bool,
     ) -> None:
-        """interceptor: as that of the gRPC server. registry: of the metrics. ready, needs_token: see `application`."""
-        self.methods = Methods(interceptor.wrap)
+        """edge: that of the gRPC server. registry: of the metrics. ready, needs_token: see `application`."""
+        self.methods = Methods(edge.wrap)
         """Servicers are added to it as to a gRPC server."""
         self._settings, self._registry, self._ready, self._needs_token = settings, registry, ready, needs_token
         self._listener: Listener | None = None

@@ -11,12 +11,12 @@ from typing import Any
 
 from hmc.artifact.errors import HmcError
 from hmc.engine.requests.options import DecodeOptions
+from hmc.serving.requests.call import present_call
 from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.streams import StreamText, answer_each
 from hmc.serving.wire import messages as converters
-from hmc.serving.wire.metadata import request_id
 from hmc.serving.wire.rules import check_request, checked_settings
 from hmc.serving.wire.status import new_reference
 from hmc.v1 import translation_pb2 as pb
@@ -35,9 +35,7 @@ class TranslationServicer(rpc.TranslationServiceServicer):
     async def Translate(self, request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
         with self._handlers.record() as record:
             self._handlers.check_count(len(request.texts))
-            check_request(request)
-            selector = converters.selector_from_proto(request.level)
-            options = converters.from_proto(DecodeOptions, request.options)
+            selector, options = checked_settings(request)
             targets = targets_of(request.texts, request.target_prefixes, complete=False)
             texts = converters.text_options_from_proto(request)
             answer = await self._handlers.translate(record, request.texts, selector, options, targets, texts)
@@ -116,7 +114,9 @@ class _Streamed:
             reference, record = "", self._begun.record
             if not isinstance(error, HmcError):
                 reference = new_reference()
-                log.exception("unexpected error %s in TranslateStream, request %s", reference, request_id.get())
+                log.exception(
+                    "unexpected error %s in TranslateStream, request %s", reference, present_call().request_id
+                )
             served = {"level": record.level, "bundle_version": record.bundle_version}
             return converters.stream_error_to_proto(self._id, error, reference, **served)
 

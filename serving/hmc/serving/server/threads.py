@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -19,25 +19,72 @@ Result = TypeVar("Result")
 
 
 class Arrivals:
-    """As `asyncio.wrap_future`, but the event loop is woken once for all results that have come until it looks. Lives
-    on one event loop."""
+    """Brings results of other threads to an event loop, on which it lives. The loop is woken once for all results that
+    have come until it looks.
+
+    A future that something else has cancelled, such as a level that was stopped, ends with UnavailableError here.
+    """
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._ended: deque[tuple[Callable[[Future[Any]], None], Future[Any]]] = deque()
         self._woken = False
 
     def wrap(self, future: Future[Result]) -> asyncio.Future[Result]:
-        """Ends as `future` does, with its result or its error. Ending it earlier cancels `future`. A `future` that
-        something else has cancelled, such as a level that was stopped, ends it with UnavailableError."""
+        """Ends as `future` does, with its result or its error. Ending it earlier cancels `future`."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Result] = loop.create_future()
         waiting.add_done_callback(partial(_pass_cancellation, future))
-        future.add_done_callback(partial(self._put, loop, waiting))
+
+        def arrive(future: Future[Result]) -> None:
+            if waiting.done():
+                return
+            if (error := _error_of(future)) is not None:
+                waiting.set_exception(error)
+            else:
+                waiting.set_result(future.result())
+
+        future.add_done_callback(partial(self._put, loop, arrive))
         return waiting
 
-    def _put(self, loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[Any], future: Future[Any]) -> None:
+    async def all(self, futures: Sequence[Future[Result]], heard: Callable[[Result], object]) -> list[Result]:
+        """The results of all futures, at least one, in their order. heard: called with each as it comes; it may raise.
+
+        The first error is raised at once. Then, and if this is cancelled, all other futures are cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
+        left = len(futures)
+
+        def arrive(future: Future[Result]) -> None:
+            nonlocal left
+            if waiting.done():
+                return
+            error = _error_of(future)
+            if error is None:
+                try:
+                    heard(future.result())
+                except Exception as raised:  # noqa: BLE001 - raised again by the await
+                    error = raised
+            left -= 1
+            if error is not None:
+                waiting.set_exception(error)
+            elif not left:
+                waiting.set_result(None)
+
+        put = partial(self._put, loop, arrive)
+        try:
+            for future in futures:
+                future.add_done_callback(put)
+            await waiting
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        return [future.result() for future in futures]
+
+    def _put(self, loop: asyncio.AbstractEventLoop, arrive: Callable[[Future[Any]], None], future: Future[Any]) -> None:
         """May be called from any thread."""
-        self._ended.append((waiting, future))
+        self._ended.append((arrive, future))
         if not self._woken:
             self._woken = True
             with suppress(RuntimeError):  # the loop is closed, and so nothing waits
@@ -46,15 +93,13 @@ class Arrivals:
     def _take(self) -> None:
         self._woken = False  # before the look: what comes after the last look wakes the loop again
         while self._ended:
-            waiting, future = self._ended.popleft()
-            if waiting.done():
-                continue
-            if future.cancelled():
-                waiting.set_exception(UnavailableError(SHUTTING_DOWN))
-            elif (error := future.exception()) is not None:
-                waiting.set_exception(error)
-            else:
-                waiting.set_result(future.result())
+            arrive, future = self._ended.popleft()
+            arrive(future)
+
+
+def _error_of(future: Future[Any]) -> BaseException | None:
+    """The error of a future that has ended; None if it has a result."""
+    return UnavailableError(SHUTTING_DOWN) if future.cancelled() else future.exception()
 
 
 def _pass_cancellation(future: Future[Any], _: asyncio.Future[Any]) -> None:

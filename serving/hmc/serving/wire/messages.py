@@ -64,13 +64,16 @@ def to_proto(kind: type[M], data: object, /, **given: Any) -> M:
 
 
 def _values(descriptor: Any, data: object, /, **given: Any) -> dict[str, Any]:
-    """The fields of a message; messages inside it are dicts."""
-    for name, repeated, _, inner in _fields(descriptor):
-        if name not in given:
-            value: Any = getattr(data, name)
-            if inner is not None and value is not None:
-                value = [_values(inner, each) for each in value] if repeated else _values(inner, value)
-            given[name] = value
+    """The fields of a message that are set; messages inside it are dicts."""
+    for name, repeated, optional, inner in _fields(descriptor):
+        if name in given:
+            continue
+        value: Any = getattr(data, name)
+        if value is None or not (value or optional):  # absent, or what an absent field means
+            continue
+        if inner is not None:
+            value = [_values(inner, each) for each in value] if repeated else _values(inner, value)
+        given[name] = value
     return given
 
 
@@ -118,6 +121,9 @@ SEGMENTATIONS = {
 }
 
 
+DEFAULT_TEXTS = TextOptions()
+
+
 def text_options_from_proto(message: pb.TranslateRequest | pb.TranslateDocumentRequest) -> TextOptions:
     """How the texts of a request are divided. Raises InvalidRequestError if a value is out of range."""
     document = isinstance(message, pb.TranslateDocumentRequest)
@@ -126,6 +132,8 @@ def text_options_from_proto(message: pb.TranslateRequest | pb.TranslateDocumentR
     if given and given not in SEGMENTATIONS:
         raise InvalidRequestError(f"segmentation {given}: choose {', '.join(pb.Segmentation.keys()[1:])}")
     segments = message.return_segments if isinstance(message, pb.TranslateRequest) else False
+    if not (document or given or segments or message.keep):
+        return DEFAULT_TEXTS
     return TextOptions(SEGMENTATIONS.get(given, default), segments, tuple(message.keep))
 
 

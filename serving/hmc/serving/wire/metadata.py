@@ -7,15 +7,12 @@ import random
 import re
 import uuid
 from collections.abc import Iterable
-from contextvars import ContextVar
 
 from hmc.artifact.errors import HmcError, InvalidRequestError, Violation
 
 KEY = "x-request-id"
 """The metadata key, in requests and in trailing metadata."""
 ALLOWED = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Set within a call: its name."""
 
 
 def new_id() -> str:

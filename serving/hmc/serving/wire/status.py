@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +29,7 @@ from hmc.artifact.errors import (
     UnavailableError,
     Violation,
 )
+from hmc.serving.requests.call import present_call
 
 MAX_MESSAGE = 2000
 """Bytes of the longest status message as gRPC writes it: three for each byte of UTF-8 that is not printable ASCII. A
@@ -54,14 +54,6 @@ TABLE: tuple[tuple[type[HmcError], grpc.StatusCode], ...] = (
 DEADLINE_SLACK_S = 0.05
 """A call that is cancelled this many seconds before its deadline, or later, counts as DEADLINE_EXCEEDED. The client's
 clock may be ahead of the server's, so it may give up before the server sees the deadline pass."""
-time_remaining: ContextVar[Callable[[], float | None] | None] = ContextVar("time_remaining", default=None)
-"""Set within a call: a function that returns the seconds until its deadline, or None if it has none."""
-
-
-def seconds_left() -> float | None:
-    """Seconds until the deadline of the present call; None if it has none, and outside of calls."""
-    remaining = time_remaining.get()
-    return remaining() if remaining else None
 
 
 def code_of(error: BaseException) -> grpc.StatusCode:
@@ -71,7 +63,7 @@ def code_of(error: BaseException) -> grpc.StatusCode:
     and CANCELLED otherwise.
     """
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
-        left = seconds_left()
+        left = present_call().seconds_left()
         late = left is not None and left < DEADLINE_SLACK_S
         return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
     for kind, code in TABLE:

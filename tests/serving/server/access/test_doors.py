@@ -27,11 +27,11 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.client import ONCE, Client
+from hmc.serving.requests.call import Call
 from hmc.serving.server.access import binding
 from hmc.serving.server.access.binding import warnings_of
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.background import BackgroundServer
-from hmc.serving.server.observing.calls import ServedCall
 from hmc.serving.server.settings import ServerSettings
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
@@ -199,9 +199,9 @@ def test_old_connections_are_replaced_without_a_lost_call(
     peers: set[str] = set()
     admit = Entry.admit
 
-    def noted(self: Entry, begun: ServedCall, context: Any) -> Any:
+    def noted(self: Entry, call: Call, metadata: Any, context: Any) -> Any:
         peers.add(context.peer())
-        return admit(self, begun, context)
+        return admit(self, call, metadata, context)
 
     monkeypatch.setattr(Entry, "admit", noted)
     settings = ServerSettings(port=0, connection_age_seconds=0.2, connection_idle_seconds=0)

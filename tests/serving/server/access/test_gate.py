@@ -10,8 +10,9 @@ from tests.serving.fakes import FakeClock
 
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
+from hmc.serving.requests.call import SCOPES
 from hmc.serving.server.access.gate import AccessGate, Allowance, Credentials, units
-from hmc.serving.server.access.tokens import SCOPES, digest, line_of, new_token, read_tokens
+from hmc.serving.server.access.tokens import digest, line_of, new_token, read_tokens
 
 
 def bearer(token: str) -> Credentials:

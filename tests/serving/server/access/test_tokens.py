@@ -19,9 +19,10 @@ from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, eventually, wri
 from hmc.artifact import HmcError, InvalidRequestError
 from hmc.artifact.errors import OverloadedError, PermissionDeniedError, UnauthenticatedError
 from hmc.serving.client import Client
+from hmc.serving.requests.call import present_call
 from hmc.serving.server.access import gate
 from hmc.serving.server.access.gate import Allowance
-from hmc.serving.server.access.tokens import caller, line_of
+from hmc.serving.server.access.tokens import line_of
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.processes import membership
@@ -141,7 +142,8 @@ def test_handlers_know_the_caller(shared: BackgroundServer, monkeypatch: pytest.
     lease = Handlers._lease
 
     async def noted(self: Handlers, *given: object) -> object:
-        seen.append((caller.get().name, caller.get().weight))
+        principal = present_call().principal
+        seen.append((principal.name, principal.weight))
         return await lease(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Handlers, "_lease", noted)

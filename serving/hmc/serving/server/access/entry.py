@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NoReturn, Protocol
 
 import grpc
 
 from hmc.engine.requests.caller import Caller
-from hmc.serving.requests.caller import caller_at, charged, current_caller
+from hmc.serving.http.call import PlainCall
+from hmc.serving.requests.call import Call, Scope, caller_at, present_call
 from hmc.serving.server.access.gate import AccessGate, Credentials, units
-from hmc.serving.server.access.tokens import Scope, caller
-from hmc.serving.server.observing.calls import CallLog, ServedCall
+from hmc.serving.server.observing.calls import CallLog
 from hmc.v1 import translation_pb2 as pb
 
 
@@ -58,64 +59,66 @@ CHARGED = frozenset(
 class Entry:
     """Lets calls in. Every method runs inside the call that it is about."""
 
-    def __init__(self, gate: AccessGate, check_running: Callable[[], None], calls: CallLog) -> None:
-        """check_running: raises UnavailableError if the server takes no new calls. calls: where they are logged."""
+    def __init__(
+        self, gate: AccessGate, check_running: Callable[[], None], calls: CallLog, *, certificates: bool = False
+    ) -> None:
+        """check_running: raises UnavailableError if the server takes no new calls. calls: where they are logged.
+        certificates: whether callers show certificates."""
         self._gate, self._check_running, self._calls = gate, check_running, calls
+        self._certificates = certificates
 
-    def begin(self, method: str, request_id: str) -> ServedCall:
-        """Sets `current_call`, so that log lines name the call. method: its full name, such as
-        `/hmc.v1.AdminService/Reload`."""
-        return self._calls.begin(method, request_id)
-
-    def admit(self, begun: ServedCall, context: CallInfo) -> Callable[[], None]:
-        """Sets `caller` and `current_caller`, or raises.
+    def admit(self, call: Call, metadata: Mapping[str, Any], context: CallInfo) -> Callable[[], None]:
+        """Finds out who makes a call, or raises. metadata: of the call.
 
         Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
         taken out of the tokens file meanwhile.
         """
-        gate, scope = self._gate, scope_of(begun.method)
-        metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-        self._calls.trace(begun, metadata)
-        shown = credentials_of(metadata, context.auth_context())
+        gate, scope = self._gate, scope_of(call.method)
+        self._calls.begin(call, metadata)
+        shown = credentials_of(metadata, context.auth_context() if self._certificates else {})
         version = gate.version  # before the tokens are looked at, which another thread may replace meanwhile
-        found = gate.admit(shown, scope)
-        caller.set(found)
-        current_caller.set(Caller(found.name, found.weight) if found.name else caller_at(context.peer()))
-        begun.caller = found.name
+        call.principal = found = gate.admit(shown, scope)
+        call.caller = Caller(found.name, found.weight) if found.name else caller_at(context.peer())
         self._check_running()
-        if begun.method in CHARGED and not charged.get():
+        call.charged = isinstance(context, PlainCall) and context.charged
+        if call.method in CHARGED and not call.charged:
             gate.check_rate(found)
 
         def again() -> None:
             nonlocal version
             if gate.version != version:
                 version = gate.version
-                caller.set(gate.admit(shown, scope))
+                call.principal = gate.admit(shown, scope)
 
         return again
 
-    def charge(self, request: Any) -> None:
+    def charge(self, call: Call, request: Any) -> None:
         """Counts a call against the limits of its caller. Raises InvalidRequestError and RateLimitedError."""
-        texts, added = _texts_of(request), _strings(request, ADDED)
+        texts = _strings(request, TEXTS)
         if texts:
             self._calls.texts(texts)
-            by = caller.get()
-            by.check_size(sum(map(len, texts)) + sum(map(len, added)))
-            if not charged.get():
-                self._gate.charge(by, units(list(map(len, texts))))
+            _check_size(call, request)
+            if self._gate.has_rates and not call.charged:
+                self._gate.charge(call.principal, units(list(map(len, texts))))
 
-    async def pace(self, request: Any) -> None:
+    async def pace(self, call: Call, request: Any) -> None:
         """Waits until the rate of the caller permits one more text of a stream."""
-        if texts := _texts_of(request):
+        if texts := _strings(request, TEXTS):
             self._calls.texts(texts)
-            await self._gate.pace(caller.get(), units(list(map(len, texts))))
+            await self._gate.pace(call.principal, units(list(map(len, texts))))
 
 
 def check_stream_text(request: Any) -> None:
     """Raises InvalidRequestError if a text of a stream is too large for its caller."""
-    caller.get().check_size(sum(map(len, [*_texts_of(request), *_strings(request, ADDED)])))
+    _check_size(present_call(), request)
 
 
+def _check_size(call: Call, request: Any) -> None:
+    if call.principal.max_characters is not None:
+        call.principal.check_size(sum(map(len, _strings(request, (*TEXTS, *ADDED)))))
+
+
+@cache
 def scope_of(method: str) -> Scope | None:
     """The scope that a method needs; None: any caller who is known. method: `/SERVICE/METHOD`."""
     return SCOPES_OF.get(method.rpartition("/")[0].removeprefix("/"))
@@ -128,11 +131,7 @@ def credentials_of(metadata: Mapping[str, Any], verified: Mapping[str, Any] | No
     return Credentials(None if sent is None else str(sent), tuple(n.decode(errors="replace") for n in names))
 
 
-def _texts_of(request: Any) -> list[str]:
-    return _strings(request, TEXTS)
-
-
-def _strings(request: Any, names: tuple[str, ...]) -> list[str]:
+def _strings(request: Any, names: tuple[str, ...]) -> Sequence[str]:
     """The strings in the fields of these names. A request may have none of the fields."""
     found: list[str] = []
     for name in names:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hmc.artifact.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
+from hmc.serving.requests.call import NOBODY, Principal, Scope
 from hmc.serving.server.access.certificates import Watched, ignore
-from hmc.serving.server.access.tokens import ANYONE, Principal, Scope, TokenEntry, TokensFile, digest, read_tokens
+from hmc.serving.server.access.tokens import TokenEntry, TokensFile, digest, read_tokens
 
 CHARACTERS_PER_UNIT = 1000
 """A text counts once for every so many characters that it has begun, so that a long text is not as cheap as a word."""
@@ -124,7 +125,7 @@ class AccessGate:
 
     def _who(self, shown: Credentials) -> Principal:
         if self.is_open:
-            return Principal(shown.certificate_names[0]) if shown.certificate_names else ANYONE
+            return Principal(shown.certificate_names[0]) if shown.certificate_names else NOBODY
         if shown.authorization is not None:
             kind, _, sent = shown.authorization.partition(" ")
             known = self._owner(digest(sent)) if kind.lower() == "bearer" else None
@@ -149,6 +150,11 @@ class AccessGate:
     def _entries(self) -> dict[str, TokenEntry]:
         content: TokensFile | None = None if self._file is None else self._file.value
         return {} if content is None else content.tokens
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether the rate of a caller may be limited."""
+        return self._file is not None
 
     def check_rate(self, caller: Principal) -> None:
         """Raises RateLimitedError if the caller's rate does not permit a single text now. Nothing is counted."""

@@ -1,5 +1,4 @@
-"""The tokens file: who may call, as hashes of tokens and names of client certificates, with scopes and limits; and the
-principal of the present call."""
+"""The tokens file: who may call, as hashes of tokens and names of client certificates, with scopes and limits."""
 
 from __future__ import annotations
 
@@ -10,46 +9,14 @@ import re
 import secrets
 import tomllib
 from collections.abc import Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hmc.artifact.errors import InvalidRequestError, TooLargeError, field_problems
+from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.git_lfs import why
-
-Scope = Literal["translate", "admin", "metrics"]
-SCOPES: tuple[Scope, ...] = get_args(Scope)
-
-
-@dataclass(frozen=True)
-class Principal:
-    """Whom the credentials of a call stand for."""
-
-    name: str
-    """The token's name in the tokens file, or the name in the client certificate; empty if the caller has neither."""
-    scopes: frozenset[Scope] = frozenset(SCOPES)
-    """What the caller may do."""
-    weight: float = 1.0
-    """The caller's share of a busy server, relative to other callers."""
-    max_characters: int | None = None
-    """Most characters in all texts of one call, or in one text of a stream. None: no limit of its own."""
-
-    def check_size(self, characters: int) -> None:
-        """Raises TooLargeError if a call with so many characters is too large for this caller."""
-        if self.max_characters is not None and characters > self.max_characters:
-            raise TooLargeError(
-                f"{characters} characters in one call, but {self.name!r} may send at most {self.max_characters}: send "
-                "fewer or shorter texts"
-            )
-
-
-ANYONE = Principal("")
-caller: ContextVar[Principal] = ContextVar("caller", default=ANYONE)
-"""The caller of the present call, set before the handler of the call runs. Tasks of the handler inherit it."""
-
+from hmc.serving.requests.call import Principal, Scope
 
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 Name = Annotated[str, Field(pattern=NAME)]

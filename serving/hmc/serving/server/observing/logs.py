@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from hmc.serving.server.observing.calls import current_call
+from hmc.serving.requests.call import present_call
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 SAFE = (OSError, MemoryError)
@@ -86,8 +86,10 @@ class JsonLines(logging.Formatter):
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """What is known of the call in which a line is written, and fields of the line's own."""
-    call = current_call.get()
-    known = {} if call is None else {"request_id": call.request_id, "caller": call.caller, "rpc": call.method}
+    call = present_call()
+    known = {}
+    if call.method:
+        known = {"request_id": call.request_id, "caller": call.principal.name, "rpc": call.method}
     return {**known, **getattr(record, "fields", {})}
 
 

@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import grpc
@@ -38,8 +37,8 @@ from hmc.artifact.errors import (
 from hmc.engine.requests.work import ROW_BOUNDS
 from hmc.serving.levels.slots import Lease
 from hmc.serving.levels.status import HostStatus, LevelStatus
+from hmc.serving.requests.call import Call, present_call
 from hmc.serving.requests.results import Answer
-from hmc.serving.server.observing.calls import current_call
 from hmc.serving.wire.status import code_of
 
 REASONS: tuple[tuple[type[HmcError], str], ...] = (
@@ -54,8 +53,6 @@ REASONS: tuple[tuple[type[HmcError], str], ...] = (
 )
 """Errors and their reasons; the first one that fits counts."""
 ALL_REASONS = (*(reason for _, reason in REASONS), "draining")
-_counted: ContextVar[weakref.ref[BaseException] | None] = ContextVar("_counted", default=None)
-"""The last error that was counted in the present call. An error passes two places that count."""
 
 
 def reason_of(error: BaseException, *, draining: bool) -> str | None:
@@ -86,13 +83,13 @@ class Refusals:
         for reason in ("queue_full", "deadline"):
             self._counter.labels(model, level, reason)
 
-    def count(self, error: BaseException, model: str = "", level: str = "") -> None:
-        """Counts an error if it refuses a request and was not counted before. model, level: empty if unknown."""
+    def count(self, call: Call, error: BaseException, model: str = "", level: str = "") -> None:
+        """Counts an error of a call if it refuses a request and was not counted before. model, level: empty if
+        unknown."""
         reason = reason_of(error, draining=self._draining())
-        last = _counted.get()
-        if reason is None or (last is not None and last() is error):
+        if reason is None or (call.counted is not None and call.counted() is error):
             return
-        _counted.set(weakref.ref(error))
+        call.counted = weakref.ref(error)
         self._counter.labels(model, level, reason).inc()
 
 
@@ -218,7 +215,7 @@ class RequestRecord:
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
-        self.call = current_call.get()
+        self.call = present_call()
 
     def served_by(self, lease: Lease) -> None:
         """Records the level that serves the request."""
@@ -290,12 +287,11 @@ class Metrics:
     def _histogram(self, name: str, help_text: str) -> Histogram:
         return Histogram(name, help_text, LEVEL, buckets=BUCKETS_S, registry=self.registry)
 
-    def call(self, method: str, code: grpc.StatusCode, error: BaseException | None = None) -> None:
-        """Counts a call that ended. method: its full name, such as `/hmc.v1.TranslationService/Translate`. error: what
-        ended it, if it failed."""
-        self._calls.labels(method, code.name).inc()
+    def call(self, call: Call, code: grpc.StatusCode, error: BaseException | None = None) -> None:
+        """Counts a call that ended. error: what ended it, if it failed."""
+        self._child(self._calls, call.method, code.name).inc()
         if error is not None:
-            self._refusals.count(error)
+            self._refusals.count(call, error)
 
     @contextmanager
     def record(self) -> Iterator[RequestRecord]:
@@ -312,7 +308,7 @@ class Metrics:
         """Counts a request that has ended. error: what ended it, if it failed."""
         code = grpc.StatusCode.OK if error is None else code_of(error)
         if error is not None:
-            self._refusals.count(error, record.model, record.level)
+            self._refusals.count(record.call, error, record.model, record.level)
         model, level = record.model, record.level
         self._child(self._requests, model, level, code.name).inc()
         if record.chosen_by:
@@ -320,14 +316,15 @@ class Metrics:
         if record.first_s is not None:
             self._child(self._first, model, level).observe(record.first_s)
         answer = record.answer if error is None else None
-        if record.call is not None:
-            record.call.note(model, level, answer, record.first_s)
+        record.call.note(model, level, answer, record.first_s)
         if answer is None:
             return
-        self._child(self._texts, model, level).inc(len(answer))
-        self._child(self._tokens, model, level, "source").inc(sum(t.source_tokens for t in answer))
-        self._child(self._tokens, model, level, "target").inc(sum(t.target_tokens for t in answer))
-        if not all(t.blank for t in answer):
+        translations = answer.translations
+        source = sum(each.source_tokens for each in translations)
+        self._child(self._texts, model, level).inc(len(translations))
+        self._child(self._tokens, model, level, "source").inc(source)
+        self._child(self._tokens, model, level, "target").inc(sum(each.target_tokens for each in translations))
+        if source:  # not all of them are blank
             self._child(self._queue, model, level).observe(answer.queue_ms / 1000.0)
             self._child(self._compute, model, level).observe(answer.compute_ms / 1000.0)
 

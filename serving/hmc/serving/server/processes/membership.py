@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 from hmc.artifact.errors import FailedPreconditionError, HmcError, LevelNotFoundError
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import AccessGate, Allowance
+from hmc.serving.server.edge import Edge, EdgedServer
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.processes.group import Group, shared_allowance
 from hmc.serving.server.servicers import AdminServicer
@@ -173,10 +173,11 @@ class Membership:
         """The metrics of all processes."""
         self.registry.register(GroupMetrics(group, own))
         entry = Entry(AccessGate(), check_running, CallLog())
-        self._door = grpc.aio.server(interceptors=[EdgeInterceptor(entry, lambda *_: None)])
+        self._door = grpc.aio.server()
         """Where the other processes of the group reach this one."""
         self._door.add_generic_rpc_handlers([metrics_handler(own)])
-        rpc.add_AdminServiceServicer_to_server(self._admin, self._door)
+        edge = Edge(entry, lambda *_: None)
+        rpc.add_AdminServiceServicer_to_server(self._admin, EdgedServer(self._door, edge))
 
     async def begin(self) -> None:
         """Makes the changes that the others have made before, and then takes part in those to come. Call it when the

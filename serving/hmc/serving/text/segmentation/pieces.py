@@ -291,6 +291,11 @@ WORDS = re.compile(
 and to divide them costs more."""
 
 
+PLAIN_SENTENCE = re.compile(r"(?!WEBVTT)[^\W\d_][\w ,'’-]{0,998}[.!?]?")
+"""A text of one sentence for certain: it begins with a letter, and nothing in it can end a sentence, mark a list or a
+table, or be an address. Most short texts are like this, and to divide them costs more."""
+
+
 def worded(text: str, language: str) -> Span:
     """What is translated of a text that is not divided: all from its first sentence to its last one. What lies before
     and after is copied, such as a bullet, a number or an emoji; all of a text without a sentence, for which the span is
