@@ -8,7 +8,7 @@ clocks of processor time. gRPC's own threads have no clock here: they are what i
 the same call at a servicer that answers with an empty message, without anything of this project.
 
 With `--functions`, the calls are made once more under Python's profiler, which slows small functions down, so its times
-are scaled to what the event loop takes without it. Times of a function exclude those that it calls.
+are scaled to what the event loop takes without it. Times of a function exclude those that it calls; parts sum them up.
 """
 
 from __future__ import annotations
@@ -109,12 +109,50 @@ def profiled(server: BackgroundServer, client: Worker, asked: dict[str, Any], lo
         if switch == profile.enable:
             client.ask(asked)
     stats: Any = pstats.Stats(profile)
-    waits = ("select.epoll", "_run_once")
-    spent = {key: value for key, value in stats.stats.items() if not any(each in key[2] for each in waits)}
-    total = sum(each[2] for each in spent.values())
-    for (file, line, name), (_, times, own, _, _) in sorted(spent.items(), key=lambda item: -item[1][2])[:number]:
+    total = sum(each[2] for each in stats.stats.values())
+    parts: Counter[str] = Counter()
+    for function, (_, _, own, _, callers) in stats.stats.items():
+        if function[0] != "~":
+            parts[part_of(function[0])] += own
+            continue
+        parts["gRPC, and switches between tasks"] += own if not callers or "Context" in function[2] else 0.0
+        for caller, (_, _, of_caller, _) in () if "Context" in function[2] else callers.items():
+            parts[part_of(caller[0])] += of_caller
+    for part, own in parts.most_common():
+        print(f"      {loop_us * own / total:6.1f} us  {part}")
+    for (file, line, name), (_, times, own, _, _) in sorted(stats.stats.items(), key=lambda each: -each[1][2])[:number]:
         where = f"{'/'.join(Path(file).parts[-2:])}:{line} " if line else ""
         print(f"      {loop_us * own / total:6.1f} us  {times / len(asked['texts']):5.1f} times  {where}{name}")
+
+
+PARTS = {
+    "asyncio/": "asyncio",
+    "selectors": "asyncio",
+    "grpc/": "gRPC, and switches between tasks",
+    "sentencepiece": "tokens",
+    "serving/text/": "tokens",
+    "artifact/tokenizer": "tokens",
+    "serving/translator": "tokens",
+    "server/edge": "edge: name, caller, access",
+    "server/access": "edge: name, caller, access",
+    "server/observing": "metrics",
+    "prometheus": "metrics",
+    "serving/wire": "messages: rules, options, answer",
+    "protovalidate": "messages: rules, options, answer",
+    "serving/levels": "level: choice, lease, latency",
+    "serving/documents": "division",
+    "segmentation": "division",
+    "hmc/engine": "engine: job and queue",
+    "concurrent/futures": "futures and locks",
+    "threading": "futures and locks",
+    "server/": "handlers",
+}
+"""Part of a path → what it does for a call; the first one that fits counts."""
+
+
+def part_of(file: str) -> str:
+    """What a function of a file does for a call. What Python itself does counts for the file that asks for it."""
+    return next((part for place, part in PARTS.items() if place in file), "other")
 
 
 def main() -> None:
