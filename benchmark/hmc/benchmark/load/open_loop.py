@@ -131,10 +131,12 @@ Send = Callable[[int], Awaitable[Reply]]
 class _Load:
     """The calls of one load while it runs. Its clock is that of the event loop."""
 
-    def __init__(self, send: Send, due: Sequence[float], objective: LatencyObjective | None) -> None:
+    def __init__(
+        self, send: Send, due: Sequence[float], objective: LatencyObjective | None, began: float | None
+    ) -> None:
         self._send, self._due, self._objective = send, due, objective
         self._clock = asyncio.get_running_loop().time
-        self._began = self._clock()
+        self._began = self._clock() if began is None else began
         self._open: dict[int, float] = {}  # number → when it was due; in that order
         self._misses = 0
         self.ended: dict[int, LoadCall] = {}
@@ -189,14 +191,21 @@ class Ran:
     late_s: float
     """The longest time by which a call was sent too late."""
     stopped: bool
+    client_share: float = 0.0
+    """Share of a core that the busiest process of the client took."""
+    processes: int = 1
+    """Of the client."""
 
 
-async def run_calls(send: Send, due: Sequence[float], objective: LatencyObjective | None = None) -> Ran:
+async def run_calls(
+    send: Send, due: Sequence[float], objective: LatencyObjective | None = None, began: float | None = None
+) -> Ran:
     """Makes a call at each time in `due`, and waits until all have ended.
 
-    With an objective the load stops as soon as that cannot be kept any more. Errors that `send` raises are raised.
+    With an objective the load stops as soon as that cannot be kept any more. began: when the times count from, on the
+    clock of the event loop; None: now. Errors that `send` raises are raised.
     """
-    load = _Load(send, due, objective)
+    load = _Load(send, due, objective, began)
     stopped = await load.run()
     return Ran(tuple(load.ended[number] for number in sorted(load.ended)), load.late_s, stopped)
 
@@ -206,13 +215,20 @@ async def measure_rate(
 ) -> LoadPoint:
     """Runs one rate. due: times before `seconds`, of `rate` calls a second."""
     ran = await run_calls(send, due, objective)
+    return point_of(ran, due=len(due), rate=rate, seconds=seconds, objective=objective)
+
+
+def point_of(ran: Ran, *, due: int, rate: float, seconds: float, objective: LatencyObjective) -> LoadPoint:
+    """The numbers of one rate. due: calls of the whole load, within `seconds`."""
     lasted = max((call.due_s for call in ran.calls), default=0.0) if ran.stopped else seconds
     return load_point(
         ran.calls,
-        due=len(due),
+        due=due,
         rate=rate,
         seconds=max(lasted, 1e-9),
         objective=objective,
         late_s=ran.late_s,
         stopped=ran.stopped,
+        client_share=ran.client_share,
+        processes=ran.processes,
     )

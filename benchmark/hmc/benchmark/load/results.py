@@ -19,6 +19,8 @@ SLICES = 8
 """Parts of the time of a load, over which intervals and steadiness are computed."""
 LATE_SHARE = 0.1
 """A generator that sent a call later than this share of the objective measures itself."""
+BUSY_SHARE = 0.7
+"""A client of which a process takes more than this share of a core may be slower than the server."""
 RISING = 0.25
 """A load whose later half waited longer than the earlier half by more than this share is not steady."""
 
@@ -91,6 +93,10 @@ class LoadPoint:
     """Of each call: seconds when it was due, milliseconds, outcome."""
     due: int = 0
     """Calls that the whole load would have had; more than `calls` if `stopped`."""
+    client_share: float = 0.0
+    """Share of a core that the busiest process of the client took. Above BUSY_SHARE, the client may be the limit."""
+    processes: int = 1
+    """Of the client."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,13 @@ class LoadCurve:
                 f"the generator sent calls up to {max(p.late_ms for p in late):.0f} ms too late at "
                 f"{_rates(late)} calls/s: it needs a core of its own, or another machine."
             )
+        if busy := [point for point in self.points if point.client_share > BUSY_SHARE]:
+            busiest = max(busy, key=lambda point: point.client_share)
+            found.append(
+                f"the client was the limit at {_rates(busy)} calls/s: the busiest of its processes "
+                f"({busiest.processes}) took {busiest.client_share:.0%} of a core. Run it on another machine, "
+                "or with more cores."
+            )
         if rising := [p for p in self.points if p.held and p.drift is not None and p.drift > RISING]:
             found.append(f"latencies still rose at {_rates(rising)} calls/s: measure each rate for longer.")
         if few := [p for p in self.points if not p.stopped and p.answered < requests_needed(99)]:
@@ -155,9 +168,11 @@ def load_point(
     late_s: float,
     stopped: bool,
     due: int | None = None,
+    client_share: float = 0.0,
+    processes: int = 1,
 ) -> LoadPoint:
     """Counts calls, which are in the order in which they were due. seconds: over which they were due. due: how many the
-    whole load has; None: these."""
+    whole load has; None: these. client_share, processes: see `LoadPoint`."""
     done = [call for call in calls if call.outcome == "answered"]
     times = [1000.0 * call.latency_s for call in done]
     count = Counter(call.outcome for call in calls)
@@ -189,6 +204,8 @@ def load_point(
         statuses=dict(Counter(call.status for call in calls)),
         samples=tuple((round(c.due_s, 5), round(1000.0 * c.latency_s, 3), c.outcome) for c in calls),
         due=len(calls) if due is None else due,
+        client_share=client_share,
+        processes=processes,
     )
 
 

@@ -7,16 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, UnauthenticatedError, ending
-from hmc.benchmark.load.open_loop import ARRIVALS, Kind, Reply, Send, measure_rate, read_trace, search, sweep
-from hmc.benchmark.load.results import LatencyObjective, LoadCurve, LoadPoint
-from hmc.serving.client import ONCE, AsyncClient, DecodeOptions, Selector
+from hmc.artifact.errors import HmcError, InvalidRequestError, ending
+from hmc.benchmark.load.open_loop import ARRIVALS, Kind, Send, point_of, read_trace, search, sweep
+from hmc.benchmark.load.results import BUSY_SHARE, LatencyObjective, LoadCurve, LoadPoint
+from hmc.benchmark.load.senders import Senders, Target
 
 Progress = Callable[[str], None]
 FIRST_CALLS = 5
@@ -25,8 +25,6 @@ SETTLE_S = 0.5
 """Pause between two rates, in which the server forgets the last one."""
 STOP_S = 60.0
 """How long an own server may take to stop before it is killed."""
-AUTO = "auto"
-"""The level's name that leaves the choice to the server."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class LoadSettings:
     """What to send. Raises InvalidRequestError on values out of range."""
 
     level: str | None = None
-    """A level, or `AUTO`; None: the server's default level."""
+    """A level, or `AUTO` of `hmc.benchmark.load.senders`; None: the server's default level."""
     beam: int = 4
     rates: tuple[float, ...] = ()
     """Calls a second; without any, the highest that keeps the objective is searched."""
@@ -75,16 +73,26 @@ async def load_server(
     of the first call if it is not one of load, such as an unknown level.
     """
     trace = read_trace(settings.trace) if settings.trace else None
-    async with _sender(address, texts, settings) as send:
-        first = await _first_calls(send)
+    tls_ca = None if settings.tls_ca is None else str(settings.tls_ca)
+    target = Target(
+        address, tuple(texts), settings.level, settings.beam, settings.deadline_s, settings.connections, settings.token,
+        tls_ca,
+    )  # fmt: skip
+    async with Senders(target) as senders:
+        first = await _first_calls(senders.send)
 
         async def measure(rate: float) -> LoadPoint:
-            await asyncio.sleep(SETTLE_S)
-            progress(f"{settings.level or 'default level'}: {rate:.3g} calls/s")
             due = trace or ARRIVALS[settings.arrivals](rate, settings.seconds, settings.seed)
             seconds = trace[-1] * (1 + 1 / (len(trace) - 1)) if trace else settings.seconds
             due_rate = len(due) / max(seconds, 1e-9)  # calls at random are a few more or fewer than asked for
-            return await measure_rate(send, due, rate=due_rate, seconds=seconds, objective=settings.objective)
+            while True:
+                await asyncio.sleep(SETTLE_S)
+                progress(f"{settings.level or 'default level'}: {rate:.3g} calls/s")
+                ran = await senders.run(due, settings.objective)
+                if ran.client_share <= BUSY_SHARE or not await senders.grow():
+                    break
+                progress(f"the client takes {ran.client_share:.0%} of a core: again with {senders.processes} processes")
+            return point_of(ran, due=len(due), rate=due_rate, seconds=seconds, objective=settings.objective)
 
         if trace:
             points = [await measure((len(trace) - 1) / max(trace[-1], 1e-9))]
@@ -100,34 +108,6 @@ async def load_server(
         objective=settings.objective,
         points=tuple(points),
     )
-
-
-@asynccontextmanager
-async def _sender(address: str, texts: Sequence[str], settings: LoadSettings) -> AsyncIterator[Send]:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are counted; gRPC's own log would clutter the terminal
-    level = Selector(auto=True) if settings.level == AUTO else settings.level
-    options = DecodeOptions(beam_size=settings.beam)
-    async with AsyncClient(
-        address, token=settings.token, tls_ca=settings.tls_ca, retry=ONCE, connections=settings.connections
-    ) as client:
-        await client.wait_ready()
-        # A first call outside the load raises what no load explains: a wrong level, a wrong token.
-        try:
-            await client.translate([texts[0]], level, options, timeout=settings.deadline_s)
-        except UnauthenticatedError as error:
-            raise UnauthenticatedError(f"{error}; give this server's token in HMC_TOKEN or with --token") from error
-
-        async def send(number: int) -> Reply:
-            try:
-                answer = await client.translate(
-                    [texts[number % len(texts)]], level, options, timeout=settings.deadline_s, segmentation="none"
-                )
-            except HmcError as error:
-                refused = isinstance(error, OverloadedError) or error.retry_after_s is not None
-                return Reply("refused" if refused else "failed", type(error).__name__, "", error.retry_after_s)
-            return Reply("answered", "OK", answer.level)
-
-        yield send
 
 
 async def _first_calls(send: Send) -> float:
