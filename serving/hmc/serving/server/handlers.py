@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
+from contextlib import ExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -71,9 +71,9 @@ class Handlers:
         self._lines: WeakKeyDictionary[Slot, WeakValueDictionary[Caller, WaitingLine]] = WeakKeyDictionary()
         """Level → caller → its line, while one of its texts is under way. Texts hold their line."""
 
-    def record(self) -> AbstractContextManager[RequestRecord]:
-        """Counts the `with` block as one request. The methods below write into the record what they learn about it."""
-        return self._metrics.record()
+    def record(self) -> RequestRecord:
+        """A request, counted when its `with` block is left. The methods below write into it what they learn."""
+        return RequestRecord(self._metrics.ended)
 
     async def translate(
         self,
@@ -206,7 +206,7 @@ class Handlers:
 
     def stream_text(self) -> StreamText:
         """A text of a stream, to be counted as one request and begun by `begin_one`."""
-        return StreamText(self._metrics.ended)
+        return StreamText(self.record())
 
     async def begin_one(
         self,

@@ -23,12 +23,11 @@ class StreamText:
     """Make it when the text is read, and begin it in its `with` block: an error that leaves the block becomes the
     answer of this text, and the other texts of the stream go on."""
 
-    def __init__(self, ended: Callable[[RequestRecord, BaseException | None], None]) -> None:
-        """ended: called once with the record of the text, and with its error if it has failed."""
-        self.record = RequestRecord()
+    def __init__(self, record: RequestRecord) -> None:
+        """record: of the text, which ends once, with its error if it has failed."""
+        self.record = record
         self.future: asyncio.Future[Any]
         """Done when there is an answer. Cancelling it gives the text up. Set when the `with` block has been left."""
-        self._ended = ended
         self._lease: Lease | None = None
         self._error: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -93,7 +92,7 @@ class StreamText:
         self._error = error
         if self._lease is not None:
             self._lease.end()
-        self._ended(self.record, error)
+        self.record.ended(self.record, error)
 
 
 def out_of_time(milliseconds: int) -> DeadlineExceededError:

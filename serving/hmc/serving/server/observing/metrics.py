@@ -8,14 +8,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import grpc
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -39,6 +37,7 @@ from hmc.serving.levels.slots import Lease
 from hmc.serving.levels.status import HostStatus, LevelStatus
 from hmc.serving.requests.call import Call, present_call
 from hmc.serving.requests.results import Answer
+from hmc.serving.server.observing.tally import Tally, TallyCounter, TallyHistogram
 from hmc.serving.wire.status import code_of
 
 REASONS: tuple[tuple[type[HmcError], str], ...] = (
@@ -199,7 +198,10 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 
 class RequestRecord:
-    """What becomes known about one request (a call, or one text of a stream) while it is served."""
+    """What becomes known about one request (a call, or one text of a stream) while it is served.
+
+    A `with` block of it is counted as one request, under the status of the error that leaves the block.
+    """
 
     model = ""
     """Name of the model that serves it; empty until one is chosen."""
@@ -213,9 +215,17 @@ class RequestRecord:
     first_s: float | None = None
     """Seconds until the first piece of its translation, of a call that answers in pieces. None before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[RequestRecord, BaseException | None], None]) -> None:
+        """ended: called when the request has ended, with its error if it has failed."""
+        self.ended = ended
         self._began = time.perf_counter()
         self.call = present_call()
+
+    def __enter__(self) -> RequestRecord:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self.ended(self, error)
 
     def served_by(self, lease: Lease) -> None:
         """Records the level that serves the request."""
@@ -229,7 +239,8 @@ class RequestRecord:
 
 
 class Metrics:
-    """Counts requests by model, level and outcome, their times and tokens, and reads what levels do."""
+    """Counts requests by model, level and outcome, their times and tokens, and reads what levels do. Requests and calls
+    are counted on one thread."""
 
     def __init__(
         self,
@@ -244,28 +255,29 @@ class Metrics:
         self._gauge("hmc_build_info", "1, with the version of the server.", ["version"]).labels(VERSION).set(1)
         self._gauge("hmc_ready", "1 while the server serves, else 0.").set_function(lambda: float(ready()))
         self._gauge("hmc_draining", "1 while the server shuts down, else 0.").set_function(lambda: float(draining()))
-        self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
-        self._calls = self._counter("hmc_calls", "Calls ended, by method and status code.", ["method", "code"])
-        self._requests = self._counter(
+        self._calls = TallyCounter("hmc_calls", "Calls ended, by method and status code.", ["method", "code"])
+        self._requests = TallyCounter(
             "hmc_requests",
             "Requests ended (a call, or a text of a stream), by model, level and status code.",
             [*LEVEL, "code"],
         )
-        self._chosen = self._counter(
+        self._chosen = TallyCounter(
             "hmc_level_choices", "Requests by level, and by how they chose it.", [*LEVEL, "chosen_by"]
         )
-        self._texts = self._counter("hmc_texts", "Texts translated, by level.", LEVEL)
-        self._tokens = self._counter(
+        self._texts = TallyCounter("hmc_texts", "Texts translated, by level.", LEVEL)
+        self._tokens = TallyCounter(
             "hmc_tokens", "Tokens read (source) and written (target), by level.", [*LEVEL, "side"]
-        )
-        self._reloads = self._counter("hmc_reloads", "Reloads of a bundle, by model and outcome.", ["model", "outcome"])
-        self.upkeep = self._counter(
-            "hmc_background_errors", "Errors of work in the background, which is tried again, by work.", ["work"]
         )
         self._queue = self._histogram("hmc_queue_seconds", "Seconds from arrival to the first computation, by level.")
         self._compute = self._histogram("hmc_compute_seconds", "Seconds of computation for a request, by level.")
         self._first = self._histogram(
             "hmc_first_token_seconds", "Seconds until the first piece of calls that answer in pieces, by level."
+        )
+        counters = (self._calls, self._requests, self._chosen, self._texts, self._tokens)
+        self.registry.register(Tally([*counters, self._queue, self._compute, self._first]))
+        self._reloads = self._counter("hmc_reloads", "Reloads of a bundle, by model and outcome.", ["model", "outcome"])
+        self.upkeep = self._counter(
+            "hmc_background_errors", "Errors of work in the background, which is tried again, by work.", ["work"]
         )
         self._refusals = Refusals(self.registry, draining)
         self.registry.register(LevelMetrics(statuses))
@@ -284,56 +296,43 @@ class Metrics:
     def _gauge(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
         return Gauge(name, help_text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, help_text: str) -> Histogram:
-        return Histogram(name, help_text, LEVEL, buckets=BUCKETS_S, registry=self.registry)
+    @staticmethod
+    def _histogram(name: str, help_text: str) -> TallyHistogram:
+        return TallyHistogram(name, help_text, LEVEL, BUCKETS_S)
 
     def call(self, call: Call, code: grpc.StatusCode, error: BaseException | None = None) -> None:
         """Counts a call that ended. error: what ended it, if it failed."""
-        self._child(self._calls, call.method, code.name).inc()
+        self._calls.add((call.method, code.name))
         if error is not None:
             self._refusals.count(call, error)
-
-    @contextmanager
-    def record(self) -> Iterator[RequestRecord]:
-        """Counts the `with` block as one request, under the status of the error that leaves it."""
-        record = RequestRecord()
-        try:
-            yield record
-        except BaseException as error:
-            self.ended(record, error)
-            raise
-        self.ended(record)
 
     def ended(self, record: RequestRecord, error: BaseException | None = None) -> None:
         """Counts a request that has ended. error: what ended it, if it failed."""
         code = grpc.StatusCode.OK if error is None else code_of(error)
-        if error is not None:
-            self._refusals.count(record.call, error, record.model, record.level)
         model, level = record.model, record.level
-        self._child(self._requests, model, level, code.name).inc()
+        if error is not None:
+            self._refusals.count(record.call, error, model, level)
+        self._requests.add((model, level, code.name))
         if record.chosen_by:
-            self._child(self._chosen, model, level, record.chosen_by).inc()
+            self._chosen.add((model, level, record.chosen_by))
+        served = (model, level)
         if record.first_s is not None:
-            self._child(self._first, model, level).observe(record.first_s)
+            self._first.observe(served, record.first_s)
         answer = record.answer if error is None else None
         record.call.note(model, level, answer, record.first_s)
         if answer is None:
             return
-        translations = answer.translations
-        source = sum(each.source_tokens for each in translations)
-        self._child(self._texts, model, level).inc(len(translations))
-        self._child(self._tokens, model, level, "source").inc(source)
-        self._child(self._tokens, model, level, "target").inc(sum(each.target_tokens for each in translations))
+        source = 0
+        target = 0
+        for translation in answer.translations:
+            source += translation.source_tokens
+            target += translation.target_tokens
+        self._texts.add(served, len(answer.translations))
+        self._tokens.add((model, level, "source"), source)
+        self._tokens.add((model, level, "target"), target)
         if source:  # not all of them are blank
-            self._child(self._queue, model, level).observe(answer.queue_ms / 1000.0)
-            self._child(self._compute, model, level).observe(answer.compute_ms / 1000.0)
-
-    def _child(self, metric: Any, *labels: str) -> Any:
-        """The time series of a metric with these labels, found faster than by `labels`, which checks them."""
-        key = metric, labels
-        if (found := self._children.get(key)) is None:
-            found = self._children[key] = metric.labels(*labels)
-        return found
+            self._queue.observe(served, answer.queue_ms / 1000.0)
+            self._compute.observe(served, answer.compute_ms / 1000.0)
 
     @contextmanager
     def reloading(self, model: str) -> Iterator[None]:
