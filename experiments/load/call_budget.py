@@ -19,7 +19,7 @@ import cProfile
 import pstats
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,7 +110,7 @@ def profiled(server: BackgroundServer, client: Worker, asked: dict[str, Any], lo
             client.ask(asked)
     stats: Any = pstats.Stats(profile)
     total = sum(each[2] for each in stats.stats.values())
-    parts: Counter[str] = Counter()
+    parts: dict[str, float] = defaultdict(float)
     for function, (_, _, own, _, callers) in stats.stats.items():
         if function[0] != "~":
             parts[part_of(function[0])] += own
@@ -118,7 +118,7 @@ def profiled(server: BackgroundServer, client: Worker, asked: dict[str, Any], lo
         parts["gRPC, and switches between tasks"] += own if not callers or "Context" in function[2] else 0.0
         for caller, (_, _, of_caller, _) in () if "Context" in function[2] else callers.items():
             parts[part_of(caller[0])] += of_caller
-    for part, own in parts.most_common():
+    for part, own in sorted(parts.items(), key=lambda each: -each[1]):
         print(f"      {loop_us * own / total:6.1f} us  {part}")
     for (file, line, name), (_, times, own, _, _) in sorted(stats.stats.items(), key=lambda each: -each[1][2])[:number]:
         where = f"{'/'.join(Path(file).parts[-2:])}:{line} " if line else ""
