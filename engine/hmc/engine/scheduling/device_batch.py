@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +23,8 @@ from hmc.engine.decoding.history import FAILED, Ended, hypotheses
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.requests.results import Decoded
 from hmc.engine.runtime import turns
-from hmc.engine.runtime.programs import ProgramSessions
 from hmc.engine.runtime.sessions import LevelSessions
-from hmc.engine.scheduling.batch import HostBatch, Outcome
-from hmc.engine.scheduling.native_batch import NativeSearchBatch
+from hmc.engine.scheduling.batch import Outcome
 
 EVERY, AT_MOST = 4, 8
 """Steps after which the host looks whether searches have ended: usually, and at most if none can have ended. Looking
@@ -246,29 +244,3 @@ def _decoded(jobs: Sequence[Job], found: Ended, failed: Sequence[bool]) -> list[
         (job, Decoded(each, job.started - job.submitted, now - job.started))
         for job, each in zip(jobs, best, strict=True)
     ]
-
-
-class RunningBatch(Protocol):
-    """The batch of one mode, as a worker uses it."""
-
-    def admit(self, jobs: list[Job], upcoming: Callable[[], list[Job]] = list) -> None:
-        """Encodes new sentences; they take part from the next step on. upcoming: returns sentences that wait and will
-        probably follow, in their order: a batch may encode some of them together with these, so that less is left to be
-        done when they start."""
-
-    def step(self, undisturbed: Callable[[], bool]) -> Outcome:
-        """Runs one step, or several while `undisturbed`."""
-
-    def close(self) -> None:
-        """Gives the memory back. The batch may not be used afterwards."""
-
-
-def batch_for(sessions: LevelSessions, mode: Mode, max_rows: int, max_tokens: int) -> RunningBatch:
-    """An empty batch of this mode. max_rows, max_tokens: bounds of its caches on a device, see `Chain`. Opens the
-    mode's graphs if they are not open; raises InvalidArtifactError, and FailedPreconditionError if a device has too
-    little memory."""
-    if mode.variant in SEARCH_VARIANTS and isinstance(sessions, ProgramSessions):
-        return NativeSearchBatch(sessions, mode)
-    if mode.variant in SEARCH_VARIANTS:
-        return DeviceBatch.open(sessions, mode, max_rows, max_tokens)
-    return HostBatch(sessions, mode, max_rows, max_tokens)

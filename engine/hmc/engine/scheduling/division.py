@@ -21,14 +21,14 @@ from pathlib import Path
 from hmc.artifact.bundle.manifest import Level, decoder_path, encoder_path
 from hmc.engine.decoding.constraints import Constraints
 from hmc.engine.decoding.job import Job
-from hmc.engine.requests.options import MAX_BEAM, MAX_TOKENS, DecodeOptions
+from hmc.engine.requests.options import MAX_BEAM, DecodeOptions
 from hmc.engine.runtime.packed_weights import PackedWeights, write_whole
 from hmc.engine.runtime.sessions import LevelSessions
 from hmc.engine.runtime.threads import cores
 from hmc.engine.scheduling.batch import HostBatch
-from hmc.engine.scheduling.device_batch import batch_for
 from hmc.engine.scheduling.native_batch import NativeSearchBatch
 from hmc.engine.scheduling.planning import plan_job
+from hmc.engine.scheduling.runners import runner_of
 from hmc.engine.support import Executor
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def _costs(opened: Mapping[Division, LevelSessions]) -> dict[Division, float]:
 def _step_seconds(sessions: LevelSessions, rows: int) -> float:
     """Seconds of the fastest of STEPS steps of greedy search over `rows` sentences."""
     jobs = [_job(sessions) for _ in range(rows)]
-    batch = batch_for(sessions, jobs[0].mode, rows, MAX_TOKENS)
+    batch = runner_of(sessions, rows).batch(jobs[0].mode)
     assert isinstance(batch, HostBatch | NativeSearchBatch)
     batch.admit(jobs)
     fastest = math.inf

@@ -20,10 +20,10 @@ from hmc.engine.requests.caller import ANYONE, Caller, Priority
 from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.engine.requests.work import BatchLoad, LevelWork, Work
 from hmc.engine.runtime.sessions import LevelSessions
-from hmc.engine.scheduling.budgets import PoolBudget
 from hmc.engine.scheduling.planning import Planner, plan_job
 from hmc.engine.scheduling.postprocessor import Postprocessor, announce_cancellation, set_exception
 from hmc.engine.scheduling.queue import WaitingQueue
+from hmc.engine.scheduling.runners import runner_of
 from hmc.engine.scheduling.scheduler import Scheduler
 from hmc.engine.scheduling.worker import Worker
 
@@ -75,14 +75,18 @@ class Engine:
         self._schedulers: list[Scheduler] = []
         self._opening: dict[Variant, threading.Thread] = {}
         self._postprocessor = Postprocessor()
-        limits = {"max_rows": self.max_rows, "max_tokens": -(-max_tokens // workers)}
-        pools = partial(PoolBudget, positions=self.sessions.arch.max_positions, **limits)
-        budget = pools if self.sessions.device_form else None
-        every = [replica for replica in self.replicas for _ in range(workers)]
-        for _ in every:
-            Scheduler(self.queue, self._schedulers, budget=budget, clock=clock, **limits)
-        self._pairs = list(zip(every, self._schedulers, strict=True))
-        self.workers = [Worker(each, self.queue, scheduler, self._postprocessor) for each, scheduler in self._pairs]
+        tokens = -(-max_tokens // workers)
+        self.workers: list[Worker] = []
+        self._pairs: list[tuple[LevelSessions, Scheduler]] = []
+        for replica in self.replicas:
+            runner = runner_of(replica, self.max_rows, tokens)
+            for _ in range(workers):
+                scheduler = Scheduler(
+                    self.queue, self._schedulers,
+                    max_rows=self.max_rows, max_tokens=tokens, budget=runner.budget, clock=clock,
+                )  # fmt: skip
+                self._pairs.append((replica, scheduler))
+                self.workers.append(Worker(runner, self.queue, scheduler, self._postprocessor))
         for worker in self.workers:
             worker.start()
 

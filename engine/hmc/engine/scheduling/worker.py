@@ -17,12 +17,11 @@ from hmc.engine.decoding.state import Rules
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.requests.results import Decoded
 from hmc.engine.requests.work import Work
-from hmc.engine.runtime import turns
 from hmc.engine.runtime.sessions import LevelSessions
 from hmc.engine.scheduling.batch import Outcome
-from hmc.engine.scheduling.device_batch import RunningBatch, batch_for
 from hmc.engine.scheduling.postprocessor import Postprocessor, set_exception, set_result
 from hmc.engine.scheduling.queue import WaitingQueue
+from hmc.engine.scheduling.runners import BatchRunner, RunningBatch
 from hmc.engine.scheduling.scheduler import Plan, Scheduler
 
 log = logging.getLogger(__name__)
@@ -38,10 +37,14 @@ class Worker(threading.Thread):
     """Runs the sentences that its scheduler takes from the queue, until the queue is closed and empty."""
 
     def __init__(
-        self, sessions: LevelSessions, queue: WaitingQueue, scheduler: Scheduler, postprocessor: Postprocessor
+        self, runner: BatchRunner, queue: WaitingQueue, scheduler: Scheduler, postprocessor: Postprocessor
     ) -> None:
         super().__init__(name="hmc-engine", daemon=True)
-        self._sessions, self._queue, self._scheduler, self._postprocessor = sessions, queue, scheduler, postprocessor
+        self._runner = runner
+        self._sessions = runner.sessions
+        self._queue = queue
+        self._scheduler = scheduler
+        self._postprocessor = postprocessor
         self._batches: dict[Mode, RunningBatch] = {}
         self._warm: set[Mode] = set()
         """Modes that the warm-up has prepared. While it lasts, their memory is not given back for others."""
@@ -53,8 +56,7 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """The thread. It restarts its loop after any error in it."""
-        if self._sessions.device_form:
-            self._sessions.memory.relief = self._relieve
+        self._runner.on_shortage(self._relieve)
         while True:
             try:
                 return self._loop()
@@ -75,7 +77,7 @@ class Worker(threading.Thread):
                 self._test(
                     f"level {self._sessions.level.name!r} failed {self._failures} times in a row; the log says why"
                 )
-        with turns.shared(self._sessions.device):
+        with self._runner.turn():
             self._batches.clear()
 
     def _prepare(self, plan: Plan) -> None:
@@ -86,10 +88,9 @@ class Worker(threading.Thread):
             began = time.perf_counter()
             try:
                 if mode not in self._batches:
-                    limits = self._scheduler.max_rows, self._scheduler.max_tokens
                     if self._sessions.warming_up:
                         self._warm.add(mode)
-                    self._batches[mode] = batch_for(self._sessions, mode, *limits)
+                    self._batches[mode] = self._runner.batch(mode)
                 self._batches[mode].admit(jobs, partial(self._scheduler.upcoming, mode))
             except Exception as error:  # noqa: BLE001 - the error goes to the sentences of this batch
                 self._fail(mode, error)
@@ -156,7 +157,7 @@ class Worker(threading.Thread):
     def _close(self, mode: Mode) -> None:
         """Gives up the batch of this mode, if there is one, and its memory. Its session goes too, in a turn on the
         device: at any other time that could end the capture of another level."""
-        with turns.shared(self._sessions.device):
+        with self._runner.turn():
             if batch := self._batches.pop(mode, None):
                 try:
                     batch.close()
@@ -166,7 +167,7 @@ class Worker(threading.Thread):
 
     def _close_after(self, error: BaseException, modes: Iterable[Mode]) -> None:
         """Gives up batches after an error. Its frames refer to them too, and callers may keep it for long."""
-        with turns.shared(self._sessions.device):
+        with self._runner.turn():
             for mode in modes:
                 self._close(mode)
             traceback.clear_frames(error.__traceback__)
