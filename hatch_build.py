@@ -1,7 +1,8 @@
 """What a build decides: whether HMC comes with the GPU build of ONNX Runtime, or, with HEADMASK_RUNTIME=cpu, with the
 small one for CPUs. Its version then ends in +cpu, as one environment can hold only one of the two.
 
-It also builds the native executor for this machine, with the C compiler that is there, else with the package `ziglang`.
+It also builds the native executor for this machine, with the C compiler that is there, else with the package `ziglang`;
+or, with HEADMASK_MACHINES=x86_64,aarch64, for all machines in one wheel.
 """
 
 from __future__ import annotations
@@ -52,11 +53,12 @@ class BuildHook(BuildHookInterface[Any]):
     native executor, except for a source distribution."""
 
     def dependencies(self) -> list[str]:
-        """A compiler, where this machine has none."""
+        """A compiler, where this machine has none. Raises ValueError for machines that there are not."""
         return [] if self.target_name == "sdist" or self._native().compiler() else ["ziglang>=0.15,<0.16"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        """Raises ValueError. Where the native executor cannot be built, a line says so, and HMC works without it."""
+        """Raises ValueError. Where the native executor cannot be built for this machine, a line says so, and HMC works
+        without it."""
         runtime = "cpu" if self.metadata.version.endswith("+cpu") else "gpu"
         if asked() != runtime:
             raise ValueError(f"{RUNTIME}={asked()}: this source distribution is for {runtime}; build from a checkout")
@@ -64,10 +66,16 @@ class BuildHook(BuildHookInterface[Any]):
             return
         native = self._native()
         command = native.compiler()
+        if command is None and native.machines():
+            raise ValueError(f"{native.MACHINES} needs a compiler for all of them: pip install 'ziglang>=0.15,<0.16'")
         if command is None:
             self.app.display_warning(
                 "no C compiler: HMC is built without its native executor, and ONNX Runtime runs all"
             )
+            return
+        if native.machines():
+            for path in native.build_all(Path(self.root) / "build" / "native", command):
+                build_data["force_include"][str(path)] = f"hmc/engine/native/built/{path.name}"
             return
         try:
             built = native.build_all(native.HERE / "built", command)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from email.message import Message
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +63,29 @@ def test_the_wheel_has_the_native_executor(wheel: Path) -> None:
         names = set(archive.namelist())
     assert {f"hmc/engine/native/built/{library_name(build)}" for build in BUILDS[machine()]} <= names
     assert "hmc/engine/native/src/level.c" in names
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="builds for other machines need the package ziglang")
+def test_one_wheel_for_all_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its libraries in it, and no others are needed, so its tag names no machine."""
+    monkeypatch.setenv("HEADMASK_MACHINES", "x86_64,aarch64")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(REPOSITORY)]
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    with zipfile.ZipFile(tmp_path / f"headmask-{VERSION}-py3-none-any.whl") as archive:
+        for name in ("x86_64", "aarch64"):
+            for build in BUILDS[name]:
+                library = archive.read(f"hmc/engine/native/built/{library_name(build, name)}")
+                assert library[:4] == b"\x7fELF"
+                assert int.from_bytes(library[18:20], "little") == {"x86_64": 62, "aarch64": 183}[name]
+
+
+def test_machines_without_builds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADMASK_MACHINES", "x86_64,sparc")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(REPOSITORY)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode != 0
+    assert "HEADMASK_MACHINES=x86_64,sparc: choose of x86_64, aarch64" in ran.stdout + ran.stderr
 
 
 def test_the_wheels_differ_in_the_runtime_alone(release: Any, wheel: Path, wheel_for_cpus: Path) -> None:

@@ -3,7 +3,9 @@
     python engine/hmc/engine/native/build.py [FOLDER]
 
 The compiler is the one that the environment variable CC names, else `cc`, `gcc` or `clang`, else the package
-`ziglang`. This file imports nothing of HMC, so that the build of the wheel can run it.
+`ziglang`. HEADMASK_MACHINES names the machines of a release, such as `x86_64,aarch64`: their builds are made by
+`ziglang` alone, for Linux with glibc 2.28 or later. This file imports nothing of HMC, so that the build of the wheel
+can run it.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ BUILDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "aarch64": {"neon": ()},
 }
 """Machine → build → flags."""
+MACHINES = "HEADMASK_MACHINES"
+GLIBC = "2.28"
+"""The oldest that builds for a release need."""
 
 
 def machine() -> str:
@@ -41,18 +46,28 @@ def machine() -> str:
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
 
-def library_name(build: str) -> str:
-    """The file of a build for this machine."""
-    return f"libhmc_{machine()}_{build}.so"
+def machines() -> list[str]:
+    """The machines that MACHINES names; none: this one alone. Raises ValueError for one without builds."""
+    named = [name for name in os.environ.get(MACHINES, "").split(",") if name]
+    for name in named:
+        if name not in BUILDS:
+            raise ValueError(f"{MACHINES}={','.join(named)}: choose of {', '.join(BUILDS)}")
+    return named
+
+
+def library_name(build: str, of: str | None = None) -> str:
+    """The file of a build for a machine; None: for this one."""
+    return f"libhmc_{of or machine()}_{build}.so"
 
 
 def compiler() -> list[str] | None:
-    """The command of the C compiler; None where there is none."""
-    if named := os.environ.get("CC"):
-        return named.split()
-    for name in ("cc", "gcc", "clang"):
-        if path := shutil.which(name):
-            return [path]
+    """The command of the C compiler; None where there is none, or none for the machines that are named."""
+    if not machines():
+        if named := os.environ.get("CC"):
+            return named.split()
+        for name in ("cc", "gcc", "clang"):
+            if path := shutil.which(name):
+                return [path]
     return [sys.executable, "-m", "ziglang", "cc", "-fno-sanitize=undefined"] if find_spec("ziglang") else None
 
 
@@ -66,14 +81,17 @@ def build_one(path: Path, command: Sequence[str], flags: Sequence[str] = ()) -> 
 
 
 def build_all(folder: Path, command: Sequence[str]) -> list[Path]:
-    """Builds all libraries for this machine into a folder, and returns them; none where HMC has none for it. Raises
-    CalledProcessError."""
+    """Builds all libraries for this machine, or for those that are named, into a folder, and returns them; none where
+    HMC has none for it. Raises CalledProcessError."""
     built = []
-    for name, flags in BUILDS.get(machine(), {}).items() if sys.platform == "linux" else ():
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / library_name(name)
-        build_one(path, command, flags)
-        built.append(path)
+    here = [machine()] if sys.platform == "linux" else []
+    for each in machines() or here:
+        target = ["-target", f"{each}-linux-gnu.{GLIBC}"] if machines() else []
+        for name, flags in BUILDS.get(each, {}).items():
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / library_name(name, each)
+            build_one(path, [*command, *target], flags)
+            built.append(path)
     return built
 
 
