@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -45,10 +47,24 @@ def served(bundle: Path, log: Path, limits: str, *more: str) -> Iterator[dict[st
 
 
 def silent(stack: ExitStack, address: str, number: int) -> None:
-    """Opens connections that say nothing until the stack ends. address: `HOST:PORT`."""
+    """Opens connections that say nothing until the stack ends, at once: a port whose queue is full makes each wait.
+
+    address: `HOST:PORT`.
+    """
     host, _, port = address.removeprefix("http://").rpartition(":")
+    waiting = select.poll()
     for _ in range(number):
-        stack.enter_context(socket.create_connection((host, int(port)), timeout=GUARD_S))
+        connection = stack.enter_context(socket.socket())
+        connection.setblocking(False)
+        assert connection.connect_ex((host, int(port))) in {0, errno.EINPROGRESS}
+        waiting.register(connection, select.POLLOUT)
+    opened = set[int]()
+    while len(opened) < number:
+        events = waiting.poll(GUARD_S * 1000)
+        assert events
+        for descriptor, _ in events:
+            waiting.unregister(descriptor)
+            opened.add(descriptor)
 
 
 @pytest.mark.parametrize("attacked", ["http_address", "address", "metrics_port", "admin_address"])
@@ -109,7 +125,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from hmc.serving.http.listener import Listener
-from hmc.serving.server.observing.metrics_port import serve_metrics
+from hmc.serving.server.observing import metrics_port
 
 logging.basicConfig(format="%(levelname)s %(message)s")
 
@@ -123,7 +139,8 @@ async def http():
     await asyncio.Event().wait()
 
 def metrics():
-    exhaust(serve_metrics(CollectorRegistry(), "127.0.0.1", 0)[1])
+    metrics_port._Handler.timeout = 1  # of 20 s
+    exhaust(metrics_port.serve_metrics(CollectorRegistry(), "127.0.0.1", 0)[1])
     threading.Event().wait()
 
 def exhaust(port):
