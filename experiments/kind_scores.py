@@ -1,24 +1,24 @@
 """Scores levels of a bundle on every kind of text that `experiments.kinds` has prepared.
 
-    python -m experiments.kind_scores BUNDLE --text text [--part dev] [--levels full,h58] [--beam 4] [--out scores.json]
+    python -m experiments.kind_scores BUNDLE --text text [--part dev] [--levels full,h58] [--beam 4] [--record] \
+        [--out scores.json]
 
 Prints BLEU by kind and its mean over the kinds, and the difference to the reference level (`full` at fp32) with a 95 %
 interval by paired bootstrap. That of the mean follows from those of the kinds, which are independent texts. Choose on
-dev; --part test is for telling.
+dev; --part test is for telling. --record writes the means, each kind's scores and this command into the bundle, whose
+recommended level follows from them.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.kinds import KINDS, table
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.artifact.bundle.manifest import Quality
-from hmc.benchmark.measure.quality import measure_quality
+from hmc.benchmark.measure.quality import measure_quality, over_kinds, record_quality
 from hmc.benchmark.measure.text import TestSet
 
 
@@ -44,19 +44,10 @@ def printed(found: dict[str, dict[str, Quality]]) -> str:
         delta = [kinds[kind] for kind in KINDS]
         if any(each.bleu_delta for each in delta):
             cells = [f"{q.bleu_delta:+.2f}[{q.ci_low:+.1f},{q.ci_high:+.1f}]" for q in delta]
-            mean = "{:+.2f}[{:+.1f},{:+.1f}]".format(*mean_delta(delta))
+            whole = over_kinds(kinds, "")
+            mean = f"{whole.bleu_delta:+.2f}[{whole.ci_low:+.1f},{whole.ci_high:+.1f}]"
             lines.append("".join(f"{cell:>16}" for cell in ("", *cells, mean)))
     return "\n".join(lines)
-
-
-def mean_delta(kinds: Sequence[Quality]) -> tuple[float, float, float]:
-    """Returns the mean ΔBLEU over independent texts and its 95 % interval: low, high.
-
-    The half-widths of the texts' intervals add up as standard errors do.
-    """
-    mean = statistics.mean(q.bleu_delta for q in kinds)
-    half = math.hypot(*((q.ci_high - q.ci_low) / 2 for q in kinds)) / len(kinds)
-    return mean, mean - half, mean + half
 
 
 def main() -> None:
@@ -68,11 +59,15 @@ def main() -> None:
     parser.add_argument("--levels", help="names, separated by commas; all by default")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--record", action="store_true", help="write the scores into the bundle")
     given = parser.parse_args()
     machine = machine_report()
     found = scores(given.bundle, given.text, given.part, given.levels and given.levels.split(","), given.beam)
     print(printed(found))
     plain = {level: {kind: q.model_dump() for kind, q in kinds.items()} for level, kinds in found.items()}
+    if given.record:
+        command = f"python -m experiments.kind_scores BUNDLE --text TEXT --part {given.part} --beam {given.beam}"
+        record_quality(given.bundle, {level: over_kinds(kinds, command) for level, kinds in found.items()})
     write_report(given.out, {"machine": machine, "part": given.part, "beam": given.beam, "levels": plain})
 
 

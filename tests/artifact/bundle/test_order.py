@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hmc.artifact import HeadLayout, Level
-from hmc.artifact.bundle.manifest import Latency, Quality
-from hmc.artifact.bundle.order import MAX_BLEU_DROP, cost_ms, ladder, order, recommended, unfinished
+from hmc.artifact.bundle.manifest import KindQuality, Latency, Quality
+from hmc.artifact.bundle.order import cost_ms, ladder, order, recommended, unfinished
 
 FULL = HeadLayout.full(6, 6, 8).to_json()
 SHALLOW = {kind: rows if kind == "encoder_self" else [*rows[:2], [], [], [], []] for kind, rows in FULL.items()}
@@ -24,15 +24,21 @@ def level(
     layout: dict[str, list[list[int]]] = FULL,
     test_set: str = "test",
     machine: str = "here",
+    spread: float = 0.3,
+    kinds: dict[str, float] | None = None,
     **more: Any,
 ) -> Level:
     """A level; `-PRECISION` at the end of its name says its precision. ms: recorded median. loss: BLEU points.
-    millions: of parameters."""
+    millions: of parameters. spread: half of the interval of the loss. kinds: kind of text → BLEU points."""
     quality = latency = None
     if loss is not None:
         quality = Quality(
-            test_set=test_set, sentences=400, beam=4, bleu=60 - loss, chrf=50, bleu_delta=-loss, ci_low=-loss - 1,
-            ci_high=1 - loss, p_value=1, reference_level="full", bleu_signature="b", chrf_signature="c",
+            test_set=test_set, sentences=400, beam=4, bleu=60 - loss, chrf=50, bleu_delta=-loss, ci_low=-loss - spread,
+            ci_high=spread - loss, p_value=1, reference_level="full", bleu_signature="b", chrf_signature="c",
+            kinds={
+                kind: KindQuality(sentences=800, bleu=60 - lost, bleu_delta=-lost, ci_low=-lost - 1, ci_high=1 - lost)
+                for kind, lost in (kinds or {}).items()
+            },
         )  # fmt: skip
     if ms is not None:
         latency = Latency(p50_ms=ms, p95_ms=2 * ms, p99_ms=3 * ms, batch=1, beam=4, requests=96, machine=machine)
@@ -131,10 +137,32 @@ def test_twins_stay_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "name"), [(0.0, "full"), (MAX_BLEU_DROP, "full-int8"), (1.5, "h58-int8"), (9.0, "fast-int8")]
+    ("loss", "spread", "kinds", "keeps"),
+    [
+        (0.5, 0.4, None, True),
+        (0.51, 0.1, None, False),
+        (0.4, 0.51, None, False),
+        (0.4, 0.4, {"ui": 1.2, "help": -0.4}, True),
+        (0.4, 0.4, {"ui": 1.21, "help": -0.4}, False),
+        (-2.0, 1.0, {"ui": -2.0, "help": -2.0}, True),
+    ],
 )
-def test_the_recommended_level_is_the_fastest_within_a_bound(loss: float, name: str) -> None:
-    assert recommended(DEMO, loss).name == name
+def test_the_recommended_level_is_the_fastest_within_bounds(
+    loss: float, spread: float, kinds: dict[str, float] | None, keeps: bool
+) -> None:
+    """Its loss on average, the upper end of the interval of that, and on the kind of text that loses most."""
+    full = level("full", ms=36.0, loss=0.0, spread=0.0)
+    fast = level("fast", ms=18.0, loss=loss, spread=spread, kinds=kinds, millions=7)
+    faster = level("faster", ms=9.0, loss=3.0, millions=5)
+    assert recommended([full, fast, faster]).name == ("fast" if keeps else "full")
+
+
+def test_scores_by_kind_are_written_only_where_there_are_any() -> None:
+    """A bundle of an earlier version stays as it is, to the byte."""
+    plain = level("full", loss=0.0).model_dump(mode="json")["quality"]
+    assert not {"kinds", "command"} & plain.keys()
+    by_kind = level("full", loss=0.0, kinds={"ui": 0.5})
+    assert Level.model_validate(by_kind.model_dump(mode="json")) == by_kind
 
 
 def test_without_scores_the_best_level_is_recommended() -> None:
@@ -168,7 +196,7 @@ def test_a_level_that_gains_by_having_less_had_more_training() -> None:
 
 def test_gains_within_chance_and_of_another_precision_say_nothing() -> None:
     full = level("full", loss=0.0)
-    assert unfinished([full, level("h72", loss=-0.9, millions=11)]) == "", "its interval contains 0"
+    assert unfinished([full, level("h72", loss=-0.9, spread=1.0, millions=11)]) == "", "its interval contains 0"
     assert unfinished([full, level("full-int8", loss=-2.0)]) == "", "it has lost nothing"
     assert unfinished([level("h72", loss=-3.9, millions=11)]) == "", "what it is compared with is not there"
     assert unfinished(DEMO) == ""

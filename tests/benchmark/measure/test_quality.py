@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.benchmark.fakes import FakeTranslator
+from tests.benchmark.fakes import FakeTranslator, quality
 from tests.support.files import write_lines
 
 from hmc.artifact import InvalidRequestError, validate
 from hmc.artifact.bundle.manifest import Quality, Significance
 from hmc.artifact.errors import LevelNotFoundError
 from hmc.benchmark import TestSet, measure_quality, record_quality
-from hmc.benchmark.measure.quality import Output, score, translate_all
+from hmc.benchmark.measure.quality import Output, over_kinds, score, translate_all
 
 SOURCES = tuple(f"a man number {i} walks his old dog along the long river" for i in range(30))
 PAIRS = TestSet("fake", SOURCES, tuple(source.upper() for source in SOURCES))
@@ -118,3 +118,20 @@ def test_recording_keeps_the_version_and_a_valid_bundle(tiny_bundle: Path, tmp_p
     assert after.level("h5-int8").quality == found["h5-int8"]
     assert found["h5-int8"].test_set == "mine"
     assert after.level("h12").quality is None
+
+
+def test_kinds_of_text_count_alike_whatever_their_size() -> None:
+    """The half-widths of intervals add up as standard errors do: 0.3 and 0.4 make 0.5, and half of that for a mean."""
+    captions = quality("h36", 38.0, -0.5, 0.1, reference=38.2)
+    ui = quality("h36", 34.0, -1.4, -0.6, reference=35.0).model_copy(update={"sentences": 990})
+    found = over_kinds({"captions": captions, "ui": ui}, "python -m scores")
+    assert (found.bleu, found.bleu_delta, found.sentences) == (36.0, pytest.approx(-0.6), 1000)
+    assert (found.ci_low, found.ci_high) == (pytest.approx(-0.85), pytest.approx(-0.35))
+    assert found.kinds["ui"].bleu_delta == pytest.approx(-1.0)
+    assert found.kinds["ui"].ci_high == -0.6
+    assert found.command == "python -m scores"
+    assert found.p_value < 1e-4
+    surely = quality("h36", 38.0, -0.5, 0.5, reference=38.0)
+    assert over_kinds({"captions": surely, "ui": surely}, "").p_value == pytest.approx(1.0)
+    edge = quality("h36", 38.0, -1.0, 0.0, reference=38.5)
+    assert over_kinds({"captions": edge}, "").p_value == pytest.approx(0.05), "the interval just has no 0"

@@ -4,18 +4,19 @@ from dataclasses import replace
 
 from tests.benchmark import fakes
 
-from hmc.artifact.bundle.order import recommended
+from hmc.artifact.bundle.order import RULE, recommended
 from hmc.benchmark import LevelReport
 from hmc.benchmark.measure.validity import Interval
 from hmc.benchmark.report.tables import advice, same
 
 
 def test_the_recommended_level_is_named_with_what_faster_ones_lose() -> None:
-    report = fakes.report()
-    line = advice(replace(report, levels=(*report.levels[:2], scored(report.levels[2], 28.5, -2.5, -0.6))))
+    full, h72, int8 = fakes.report().levels
+    levels = (full, scored(h72, 29.5, -0.8, 0.2), scored(int8, 28.5, -2.5, -0.6))
+    line = advice(replace(fakes.report(), levels=levels))
     assert line == (
-        "Take h72, the fastest level that loses at most 1 BLEU. Times as fast as full: 1.3 at batch 1. ΔBLEU: -0.50 "
-        "[-1.00, +0.20]. Faster, but loses more: h72-int8 is 2.5 times as fast, ΔBLEU -1.50 [-2.50, -0.60]."
+        f"Take h72, the fastest level that {RULE}. Times as fast as full: 1.3 at batch 1. ΔBLEU: -0.50 "
+        "[-0.80, +0.20]. Faster, but loses more: h72-int8 is 2.5 times as fast, ΔBLEU -1.50 [-2.50, -0.60]."
     )
 
 
@@ -25,7 +26,8 @@ def scored(level: LevelReport, bleu: float, low: float, high: float) -> LevelRep
 
 
 def test_the_bundle_gets_the_level_that_the_advice_names() -> None:
-    report = fakes.report()
+    full, h72, int8 = fakes.report().levels
+    report = replace(fakes.report(), levels=(full, h72, scored(int8, 29.6, -0.9, -0.1)))
     line = advice(report)
     assert line is not None
     assert line.startswith("Take h72-int8, the fastest")
@@ -36,7 +38,7 @@ def test_the_reference_level_is_taken_where_the_others_lose_too_much() -> None:
     full, h72, int8 = fakes.report().levels
     line = advice(replace(fakes.report(), levels=(full, scored(h72, 28.9, -2, 0), scored(int8, 28.5, -2, 0))))
     assert line is not None
-    assert line.startswith("Take full, the fastest level that loses at most 1 BLEU. Faster, but loses more: h72 is 1.3")
+    assert line.startswith(f"Take full, the fastest level that {RULE}. Faster, but loses more: h72 is 1.3")
 
 
 def test_a_level_that_another_beats_is_no_advice() -> None:
@@ -49,7 +51,8 @@ def test_a_level_that_another_beats_is_no_advice() -> None:
 def test_the_speed_has_its_interval() -> None:
     full, h72, _ = fakes.report().levels
     unsure = replace(h72.latency[0], ratio_interval=Interval(0.5, 1.25))
-    line = advice(replace(fakes.report(), levels=(full, replace(h72, latency=(unsure,)))))
+    level = scored(replace(h72, latency=(unsure,)), 29.5, -0.8, 0.2)
+    line = advice(replace(fakes.report(), levels=(full, level)))
     assert line is not None
     assert "Times as fast as full: 1.3 [0.8, 2.0] at batch 1. " in line
 

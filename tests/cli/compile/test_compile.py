@@ -13,6 +13,7 @@ from tests.support.files import bytes_of, write_lines
 from tests.tiny import SENTENCES
 
 from hmc.artifact import PRECISIONS, InvalidRequestError, validate
+from hmc.artifact.bundle.order import RULE
 from hmc.compiler import LevelRequest, compile_bundle
 
 
@@ -27,7 +28,7 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
     default = validate(out).default_level
     assert [line.endswith("default") for line in lines[1:3]] == [default == "full", default == "h12"]
     cost = "by a cost model: no steady time is recorded (`hmc bench --record`)."
-    assert lines[3] == f"{default} is the default level, the fastest that loses at most 1 BLEU, {cost}"
+    assert lines[3] == f"{default} is the default level, the fastest that {RULE}, {cost}"
     assert [line for line in ran.stderr.splitlines() if line] == ["full", "h12", "validate", "full", "h12"]
     assert validate(out).level("h12").quality is not None
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import erfc, hypot, sqrt
 from pathlib import Path
+from statistics import NormalDist, fmean
 from typing import Protocol
 
 from sacrebleu.metrics import CHRF, TER
 
 from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import Quality, Significance, read_manifest, write_manifest
+from hmc.artifact.bundle.manifest import KindQuality, Quality, Significance, read_manifest, write_manifest
 from hmc.artifact.bundle.order import recommend
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import (
@@ -145,6 +147,35 @@ def measure_quality(
     if warning := cut_sources(outputs.values(), pairs):
         warn(warning)
     return {name: score(outputs[name], outputs[reference], pairs, beam) for name in chosen}
+
+
+def over_kinds(kinds: Mapping[str, Quality], command: str) -> Quality:
+    """The mean over kinds of text, of each of which one level was scored on a test set of its own.
+
+    The half-widths of the kinds' intervals add up as standard errors do, since the texts are independent. command: what
+    repeats the scores.
+    """
+    scores = list(kinds.values())
+    first = scores[0]
+    mean = fmean(each.bleu_delta for each in scores)
+    half = hypot(*((each.ci_high - each.ci_low) / 2 for each in scores)) / len(scores)
+    names = KindQuality.model_fields
+    return Quality(
+        test_set=", ".join(each.test_set for each in scores),
+        sentences=sum(each.sentences for each in scores),
+        beam=first.beam,
+        bleu=fmean(each.bleu for each in scores),
+        chrf=fmean(each.chrf for each in scores),
+        bleu_delta=mean,
+        ci_low=mean - half,
+        ci_high=mean + half,
+        p_value=erfc(abs(mean) / half * NormalDist().inv_cdf(0.975) / sqrt(2)) if half else 1.0,
+        reference_level=first.reference_level,
+        bleu_signature=first.bleu_signature,
+        chrf_signature=first.chrf_signature,
+        kinds={kind: KindQuality(**each.model_dump(include=set(names))) for kind, each in kinds.items()},
+        command=command,
+    )
 
 
 def record_quality(bundle: Path | str, measured: Mapping[str, Quality]) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hmc.artifact.bundle.manifest import Quality
-from hmc.artifact.bundle.order import MAX_BLEU_DROP, ladder, recommended
+from hmc.artifact.bundle.order import RULE, ladder, recommended
 from hmc.benchmark.load.results import LoadCurve, LoadPoint
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.report.results import Conditions, PeerReport, Report
@@ -200,7 +200,8 @@ def advice(report: Report) -> str | None:
         high = one.ratio_interval.high if one.ratio_interval else one.ratio
         return high < (two.ratio_interval.low if two.ratio_interval else two.ratio)
 
-    line = f"Take {best.name}, the fastest level that loses at most {MAX_BLEU_DROP:g} BLEU."
+    why = f"the fastest level that {RULE}" if best.keeps else f"the best one: none {RULE}"
+    line = f"Take {best.name}, {why}."
     if best.name != conditions.latency_reference:
         sizes = [RequestSize(batch, setting.beam) for batch in conditions.batches]
         speeds = ", ".join(f"{_times(levels[best.name].latency_at(size))} at batch {size.batch}" for size in sizes)

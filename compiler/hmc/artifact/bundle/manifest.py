@@ -81,8 +81,24 @@ class Significance(Strict):
     """Seed of both."""
 
 
+class KindQuality(Strict):
+    """Scores of one level on text of one kind."""
+
+    sentences: int
+    bleu: float
+    bleu_delta: float
+    """BLEU minus the reference level's BLEU."""
+    ci_low: float
+    """95 % confidence interval of bleu_delta."""
+    ci_high: float
+
+
 class Quality(Strict):
-    """Scores of one level on one test set, compared with level `full` in fp32 or, without it, with the first level."""
+    """Scores of one level on one test set, compared with level `full` in fp32 or, without it, with the first level.
+
+    Where the test set has several kinds of text, BLEU, chrF and the difference are means over the kinds, each of which
+    counts alike.
+    """
 
     test_set: str
     sentences: int
@@ -101,7 +117,12 @@ class Quality(Strict):
     chrf_signature: str
     significance: Significance | None = None
     """None in a server's answers, and in bundles scored before the test was recorded. The p-value of such a bundle is
-    twice the share of bootstrap resamples in which the difference is zero or has the other sign."""
+    twice the share of bootstrap resamples in which the difference is zero or has the other sign. None too with `kinds`:
+    interval and p-value of the mean follow from the intervals of the kinds, which are independent texts."""
+    kinds: dict[str, KindQuality] = Field(default={}, exclude_if=lambda kinds: not kinds)
+    """Kind of text → scores on it. Empty: not scored by kind."""
+    command: str = Field(default="", exclude_if=lambda command: not command)
+    """What repeats the scores. Empty: not noted."""
 
 
 class Latency(Strict):

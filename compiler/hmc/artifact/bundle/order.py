@@ -17,9 +17,11 @@ from typing import Protocol, TypeVar
 from hmc.artifact.bundle.manifest import Level, Manifest, Quality
 from hmc.artifact.precisions import PRECISIONS
 
-MAX_BLEU_DROP = 1.0
-"""BLEU points that the recommended level loses at most. As everywhere in HMC, a drop is the measured difference; its
-interval is shown beside it."""
+MAX_LOSS, MAX_LOSS_END, MAX_KIND_LOSS = 0.5, 0.9, 1.2
+"""BLEU points that the recommended level loses at most: on average, at the upper end of the interval of that, and on
+the kind of text that loses most, where kinds were scored apart (docs/decisions/0039-which-level-is-recommended.md)."""
+RULE = f"loses at most {MAX_LOSS:g} BLEU, surely less than {MAX_LOSS_END:g}"
+"""The rule in words, after `the fastest that`."""
 
 MORE_TRAINING = "all heads would gain too by as many updates (`hmc prune --control` trains that control)"
 """What is said of a level that gains."""
@@ -92,6 +94,8 @@ class Standing:
     loss: float | None
     """BLEU points that it loses, to two digits as they are printed; negative if it gains. None: not measured, or not
     on the test set of the others."""
+    keeps: bool = False
+    """Whether its loss was measured and is within the bounds of the recommended level."""
     beaten_by: str = ""
     """The name of a level that is at least as fast and at least as good, and one of the two more. Empty: there is none.
     A level that is beaten is chosen only by its name."""
@@ -128,7 +132,7 @@ def order(levels: Sequence[Level]) -> list[Standing]:
     for level in levels:
         quality = scored.get(level.name)
         loss = None if quality is None else round(-quality.bleu_delta, 2) + 0.0
-        found.append(Standing(level, times[level.name], level.name in timed, loss))
+        found.append(Standing(level, times[level.name], level.name in timed, loss, _keeps(quality)))
     found.sort(key=lambda x: -x.ms)
     for place, one in enumerate(found):
         better = next((other for other in reversed(found) if other.beats(one)), None)
@@ -141,15 +145,25 @@ def ladder(levels: Sequence[Level]) -> list[Standing]:
     return [standing for standing in order(levels) if not standing.beaten_by]
 
 
-def recommended(levels: Sequence[Level], max_bleu_drop: float = MAX_BLEU_DROP) -> Standing:
-    """The fastest level that loses at most so many BLEU points; the best one if none does, or none was scored.
+def recommended(levels: Sequence[Level]) -> Standing:
+    """The fastest level whose loss is within the bounds; the best one if none is, or none was scored.
 
     levels: at least one. If they are for several devices, those for the device of the first one count.
     """
     device = PRECISIONS[levels[0].precision].device
     steps = [step for step in ladder(levels) if step.device == device]
-    keeping = [step for step in steps if step.loss is not None and step.loss <= max_bleu_drop]
+    keeping = [step for step in steps if step.keeps]
     return keeping[-1] if keeping else steps[0]
+
+
+def _keeps(quality: Quality | None) -> bool:
+    """Whether a loss is within the bounds, to two digits as it is printed."""
+    if quality is None:
+        return False
+    worst = max((-kind.bleu_delta for kind in quality.kinds.values()), default=-quality.bleu_delta)
+    losses = (-quality.bleu_delta, -quality.ci_low, worst)
+    bounds = (MAX_LOSS, MAX_LOSS_END, MAX_KIND_LOSS)
+    return all(round(loss, 2) <= bound for loss, bound in zip(losses, bounds, strict=True))
 
 
 def recommend(manifest: Manifest) -> None:
@@ -173,10 +187,10 @@ def _why_default(manifest: Manifest) -> str:
         return (
             f"{name} is the default level, the best one by a cost model: nothing is scored yet (`hmc bench --record`)."
         )
-    if best.loss > MAX_BLEU_DROP:
-        return f"{name} is the default level, the best one: none loses at most {MAX_BLEU_DROP:g} BLEU."
+    if not best.keeps:
+        return f"{name} is the default level, the best one: none {RULE}."
     timed = "" if best.timed else ", by a cost model: no steady time is recorded (`hmc bench --record`)"
-    return f"{name} is the default level, the fastest that loses at most {MAX_BLEU_DROP:g} BLEU{timed}."
+    return f"{name} is the default level, the fastest that {RULE}{timed}."
 
 
 class Scored(Protocol):
