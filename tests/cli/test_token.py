@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Hmc
 from tests.serving.fakes import FakeFactory
 
-from hmc.serving.server.access.tokens import read_tokens
+from hmc.serving.server.access.tokens import digest, read_tokens
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -42,6 +42,39 @@ def test_what_is_printed_for_people(hmc: Hmc) -> None:
     assert lines[0] == "Token of a-b_1, shown this once:"
     assert lines[1].startswith("hmc_")
     assert lines[-1].startswith('tokens.a-b_1 = { sha256 = "')
+
+
+def test_the_token_and_its_line_go_to_files(hmc: Hmc, tmp_path: Path) -> None:
+    tokens, secret = tmp_path / "tokens.toml", tmp_path / "website"
+    files = ("--out", secret, "--append", tokens)
+    said = hmc("token", "new", "website", "--scope", "translate", *files).stdout
+    token = secret.read_text().strip()
+    assert token.startswith("hmc_")
+    assert token not in said + tokens.read_text()
+    assert [path.stat().st_mode & 0o777 for path in (secret, tokens)] == [0o600, 0o600]
+    hmc("token", "new", "metrics", "--scope", "metrics", "--append", tokens)
+    assert list(read_tokens(tokens).tokens) == ["website", "metrics"]
+    assert read_tokens(tokens).tokens["website"].sha256 == digest(token)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "taken"], "--out taken exists, and may be a token in use; name a new file"),
+        (["--append", "tokens.toml"], "--append tokens.toml: it has a token 'website'; choose another name"),
+        (["--append", "tokens.json"], "--append tokens.json: lines are added to TOML"),
+        (["--out", "new", "--json"], "--out writes a file, and --json prints: leave one of them out"),
+    ],
+)
+def test_files_that_are_there_stay(
+    hmc: Hmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hmc("token", "new", "website", "--scope", "translate", "--append", "tokens.toml")
+    Path("taken").write_text("former")
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert said in hmc("token", "new", "website", "--scope", "translate", *words).stderr
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(

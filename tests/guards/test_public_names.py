@@ -51,4 +51,13 @@ def test_the_page_of_the_api_has_public_names_alone(repository: Path) -> None:
         public = f"{package}.{name}" in FILES or name in import_module(package).__all__
         assert public, f"{package}.{name} is internal"
     of_callers = {name for package, name in shown if package in {"hmc.serving", "hmc.serving.client"}}
-    assert of_callers == set(import_module("hmc.serving").__all__) | set(import_module("hmc.serving.client").__all__)
+    exported = set(import_module("hmc.serving").__all__) | set(import_module("hmc.serving.client").__all__)
+    errors = {name for name in exported if getattr(import_module("hmc.artifact.errors"), name, None) is not None}
+    assert of_callers == exported - errors, "the page has a section of all errors"
+
+
+@pytest.mark.parametrize("package", ["hmc.serving", "hmc.serving.client"])
+def test_every_error_of_a_call_can_be_imported_beside_it(package: str) -> None:
+    module = import_module("hmc.artifact.errors")
+    errors = {name for name, value in vars(module).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert errors <= set(import_module(package).__all__)

@@ -11,6 +11,25 @@ from typing import TYPE_CHECKING
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hmc.artifact.errors import DeadlineExceededError as DeadlineExceededError
+    from hmc.artifact.errors import DeviceUnavailableError as DeviceUnavailableError
+    from hmc.artifact.errors import FailedPreconditionError as FailedPreconditionError
+    from hmc.artifact.errors import HmcError as HmcError
+    from hmc.artifact.errors import InternalServiceError as InternalServiceError
+    from hmc.artifact.errors import InvalidArtifactError as InvalidArtifactError
+    from hmc.artifact.errors import InvalidRequestError as InvalidRequestError
+    from hmc.artifact.errors import LevelNotFoundError as LevelNotFoundError
+    from hmc.artifact.errors import LevelNotLoadedError as LevelNotLoadedError
+    from hmc.artifact.errors import MemoryInUseError as MemoryInUseError
+    from hmc.artifact.errors import ModelNotFoundError as ModelNotFoundError
+    from hmc.artifact.errors import OverloadedError as OverloadedError
+    from hmc.artifact.errors import PermissionDeniedError as PermissionDeniedError
+    from hmc.artifact.errors import PortInUseError as PortInUseError
+    from hmc.artifact.errors import RateLimitedError as RateLimitedError
+    from hmc.artifact.errors import RetryableError as RetryableError
+    from hmc.artifact.errors import TooLargeError as TooLargeError
+    from hmc.artifact.errors import UnauthenticatedError as UnauthenticatedError
+    from hmc.artifact.errors import UnavailableError as UnavailableError
     from hmc.engine.requests.options import DecodeOptions as DecodeOptions
     from hmc.engine.requests.options import Sampling as Sampling
     from hmc.engine.requests.results import DeviceUse as DeviceUse
@@ -43,6 +62,13 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "hmc.artifact.errors": (
+            "DeadlineExceededError", "DeviceUnavailableError", "FailedPreconditionError", "HmcError",
+            "InternalServiceError", "InvalidArtifactError", "InvalidRequestError", "LevelNotFoundError",
+            "LevelNotLoadedError", "MemoryInUseError", "ModelNotFoundError", "OverloadedError",
+            "PermissionDeniedError", "PortInUseError", "RateLimitedError", "RetryableError", "TooLargeError",
+            "UnauthenticatedError", "UnavailableError",
+        ),
         "hmc.serving.client.aio": ("AsyncClient",),
         "hmc.serving.client.calls": ("Level",),
         "hmc.serving.client.client": ("Client",),
