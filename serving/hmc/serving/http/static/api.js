@@ -66,6 +66,14 @@ export function translate(request, signal) {
   return call("/v1/translate", { texts: [request.text], ...asked(request), returnSegments: true }, signal);
 }
 
+// The same request as a command. The token is left out: the shell has it in $HMC_TOKEN.
+export function asCurl({ text, level, model, target, beam }) {
+  const body = JSON.stringify({ texts: [text], level: { name: level, model, targetLanguage: target }, options: { beamSize: beam } });
+  const token = sessionStorage.getItem(STORED) ? ` \\\n  -H "Authorization: Bearer $HMC_TOKEN"` : "";
+  const quoted = body.replaceAll("'", String.raw`'\''`);
+  return `curl ${location.origin}/v1/translate -H 'Content-Type: application/json'${token} \\\n  -d '${quoted}'`;
+}
+
 // Yields the pieces of a long text, each as soon as it is translated. All pieces together are the translation.
 export async function* translateDocument(request, signal) {
   const response = await ask("/v1/document", { text: request.text, ...asked(request) }, signal, "text/event-stream");

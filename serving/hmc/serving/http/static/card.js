@@ -1,6 +1,6 @@
 // One level's card: what it says, how long it took, how good it is, and its heads.
 
-import { draw, make } from "./dom.js";
+import { copy, draw, make } from "./dom.js";
 import { headsMap } from "./heads.js";
 import { reading } from "./reading.js";
 
@@ -28,7 +28,7 @@ export class Card {
     this.bar = draw("rect", { x: 0, y: 0, width: 0, height: 4 });
     this.took = number("Time", "–");
     this.took.append(draw("svg", { class: "gauge", viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" }, this.bar));
-    this.copy = make("button", { class: "plain", type: "button", onclick: () => this.copyText(), "aria-label": `Copy the translation at level ${level.name}`, hidden: true }, "Copy");
+    this.copy = make("button", { class: "plain", type: "button", onclick: () => copy(this.text, this.copy), "aria-label": `Copy the translation at level ${level.name}`, hidden: true }, "Copy");
     const id = `level-${level.name}`;
     this.element = make("article", { class: "card", "aria-labelledby": id },
       make("header", {},
@@ -38,12 +38,6 @@ export class Card {
       this.said,
       make("dl", { class: "numbers" }, this.took, quality(level)),
       headsMap(level, perLayer));
-  }
-
-  async copyText() {
-    const copied = await navigator.clipboard.writeText(this.text).then(() => true, () => false);
-    this.copy.textContent = copied ? "Copied" : "Not copied: the browser does not allow it";
-    setTimeout(() => { this.copy.textContent = "Copy"; }, 1500);
   }
 
   wait() {

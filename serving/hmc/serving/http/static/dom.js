@@ -25,3 +25,10 @@ export function language(tag) {
     return tag;
   }
 }
+
+// Copies a text, and says on the button whether the browser allowed it.
+export async function copy(text, button) {
+  const copied = await navigator.clipboard.writeText(text).then(() => true, () => false);
+  button.textContent = copied ? "Copied" : "Not copied: the browser does not allow it";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+}

@@ -1,15 +1,15 @@
 // The playground: reads the text and the choices, and keeps the cards up to date.
 
-import { listLevels, listModels, setToken, translate, translateDocument } from "./api.js";
+import { asCurl, listLevels, listModels, setToken, translate, translateDocument } from "./api.js";
 import { Card } from "./card.js";
-import { byId, language, make } from "./dom.js";
+import { byId, copy, language, make } from "./dom.js";
 import { headsPerLayer } from "./heads.js";
 import { Picker } from "./picker.js";
 
 const PAUSE_MS = 350; // a text is translated when nothing was typed for so long
-const LONG = 1000; // a text with more characters is shown piece by piece, and timed once
+const LONG = 300; // a text with more characters is shown piece by piece, and timed once
 const EXAMPLES = {
-  en: ["A brown dog runs along the beach with a stick in its mouth.", "Two women are laughing at a table in a small café.", "The boy jumps into the cold water."],
+  en: ["My neighbour plays the trumpet every Sunday morning.", "Select the cells whose contents you want to copy, then choose Edit.", "He has been learning German for three years and still mixes up the articles."],
   de: ["Ein brauner Hund läuft mit einem Stock im Maul am Strand entlang.", "Zwei Frauen lachen an einem Tisch in einem kleinen Café."],
   fr: ["Un chien brun court sur la plage avec un bâton dans la gueule.", "Deux femmes rient à une table dans un petit café."],
 };
@@ -52,6 +52,7 @@ async function translateAll() {
   byId("empty").hidden = Boolean(wanted);
   byId("clear").hidden = !text.value;
   byId("legend").hidden = byId("cards").hidden = !wanted;
+  byId("same").hidden = true;
   if (!wanted) return;
   const shown = shownCards();
   byId("problem").hidden = shown.length > 0;
@@ -65,6 +66,7 @@ async function translateAll() {
       if (wanted.length > LONG) {
         await showDocument(card, request, { source, target }, signal);
         scale(shown);
+        showCurl(request);
         continue;
       }
       const answer = await translate(request, signal);
@@ -73,12 +75,19 @@ async function translateAll() {
       card.time(opened.has(kind) ? answer : await translate(request, signal));
       opened.add(kind);
       scale(shown);
+      showCurl(request);
     } catch (error) {
       if (signal.aborted) return;
       if (error.code === "UNAUTHENTICATED") return askForToken();
       card.fail(error, translateAll);
     }
   }
+}
+
+// Shows the last request as a command for a shell.
+function showCurl(request) {
+  byId("curl").textContent = asCurl(request);
+  byId("same").hidden = false;
 }
 
 async function showDocument(card, request, languages, signal) {
@@ -177,6 +186,8 @@ byId("go").addEventListener("click", translateAll);
 byId("beam").addEventListener("change", translateAll);
 byId("model").addEventListener("change", () => opening(() => openModel(server.models.find((one) => one.name === byId("model").value))));
 byId("target").addEventListener("change", () => { sayServer(); translateAll(); });
+byId("copy-curl").hidden = !navigator.clipboard;
+byId("copy-curl").addEventListener("click", () => copy(byId("curl").textContent, byId("copy-curl")));
 byId("clear").addEventListener("click", () => { text.value = ""; text.focus(); translateAll(); });
 
 open();

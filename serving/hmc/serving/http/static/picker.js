@@ -4,10 +4,13 @@ import { byId, draw, make } from "./dom.js";
 
 const MOST = 6; // levels that are chosen at first, and the default one
 
-// The levels that no other one beats, from the best to the fastest; of many, one of each few.
+// The levels that no other one beats, from the best to the fastest: those in the precision of the default level, if there are
+// several, which differ in heads and layers alone. Of many, one of each few.
 function firstChoice(levels) {
   const start = levels.find((level) => level.isDefault) ?? levels[0];
-  const steps = levels.filter((level) => level.loaded && !level.beatenBy);
+  const best = levels.filter((level) => level.loaded && !level.beatenBy);
+  const alike = best.filter((level) => level.precision === start.precision);
+  const steps = alike.length > 1 ? alike : best;
   const some = steps.filter((_, place) => place % Math.ceil(steps.length / MOST) === 0);
   return new Set([start, ...some].map((level) => level.name));
 }
