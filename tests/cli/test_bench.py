@@ -28,15 +28,24 @@ def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: 
     bundle, out = tmp_path / "bundle", tmp_path / "out.json"
     shutil.copytree(tiny_bundle, bundle)
     ran = run(
-        bundle, "--source", src, "--reference", ref, *SMALL, "--out", out, "--plot", tmp_path / "pareto", "--record"
+        bundle,
+        "--source",
+        src,
+        "--reference",
+        ref,
+        *SMALL,
+        "--out",
+        out,
+        "--plot",
+        tmp_path / "picture.svg",
+        "--record",
     )
     assert ran.exit_code == 0, ran.output
     assert ran.stdout.startswith("Timed: ")
     assert ran.stdout.index("Not timed: ") < ran.stdout.index("BLEU ") < ran.stdout.index("Latency of a request")
     assert "round 1 of 1" in ran.stderr
     assert json.loads(out.read_text(encoding="utf-8"))["schema_version"] == 2
-    assert (tmp_path / "pareto.png").is_file()
-    assert (tmp_path / "pareto.svg").is_file()
+    assert (tmp_path / "picture.svg").read_text().startswith("<svg")
     level = read_manifest(bundle).level("h5")
     assert level.quality is not None
     assert level.latency is not None
@@ -48,13 +57,12 @@ def test_files_that_are_replaced_are_named_before_the_measurement(
     report = replace(fakes.whole_report(), began="2026-11-28T10:00:00+00:00")
     monkeypatch.setattr(runner, "run_benchmark", lambda *_, **__: report)
     where = (tiny_bundle, "--source", src, "--reference", ref)
-    files = ("-o", tmp_path / "r.json", "--html", tmp_path / "r.html", "--plot", tmp_path / "p")
+    files = ("-o", tmp_path / "r.json", "--html", tmp_path / "r.html", "--plot", tmp_path / "p.svg")
     assert "replaced" not in done(run(*where, *files)).stderr
     said = " ".join(done(run(*where, *files)).stderr.split())
     place = tmp_path / "r.json"
     assert f"--out {place}: the report on {report.bundle.path} of {report.began} is replaced at the end" in said
     assert f"--html {tmp_path / 'r.html'}: the file that is there is replaced at the end" in said
-    assert f"--plot {tmp_path / 'p.png'}: the file that is there is replaced at the end" in said
     assert f"--plot {tmp_path / 'p.svg'}: the file that is there is replaced at the end" in said
 
 
@@ -75,9 +83,9 @@ def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -
         (("--levels", ","), "levels: name at least one, or say all"),
         (("--device", "tpu"), "device 'tpu': choose auto, cpu, cuda, cuda:N or several"),
         (("-o", "nowhere/out.json"), "folder nowhere does not exist; create it first"),
-        (("--plot", "pareto"), "--plot shows BLEU against latency: give references with --reference FILE"),
+        (("--plot", "p.svg"), "--plot shows BLEU against speed: give references with --reference FILE"),
         (("--reference", "missing.de"), "missing.de: no such file"),
-        (("--plot", "."), "--plot .: give the beginning of a file's name"),
+        (("--plot", "p.png"), "--plot p.png: the picture is SVG; give a name that ends in .svg"),
         (("--threads", "99999999999"), "threads 99999999999: choose 0 (one per physical core) or more, and at most"),
         (("--workers", "100000"), "workers 100000: choose 0 (as measured) or more, and at most"),
     ],
@@ -100,11 +108,11 @@ def test_what_is_read_is_not_written_over(tiny_bundle: Path, tmp_path: Path, src
         ("--out", tmp_path / "same.de"),
         ("--out", tmp_path / "hard.en"),
         ("--out", bundle / "bundle.json"),
-        ("--plot", bundle / "full" / "p"),
+        ("--plot", bundle / "full" / "p.svg"),
     ):
         refused(run(bundle, "--source", src, "--reference", ref, *SMALL, option, out), "would be written over")
     assert before == {path: path.read_bytes() for path in before}
-    both = ("--out", tmp_path / "p.svg", "--plot", tmp_path / "p")
+    both = ("--out", tmp_path / "p.svg", "--plot", tmp_path / "p.svg")
     assert "which is --out's file too" in run(bundle, "--source", src, "--reference", ref, *SMALL, *both).stderr
 
 

@@ -45,11 +45,11 @@ def test_the_plot_of_a_report(
     hmc: Hmc, tiny_bundle: Path, src: Path, ref: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "run_benchmark", lambda *_, **__: fakes.whole_report())
-    (small_disk / "plot.png").write_text("former")
+    (small_disk / "plot.svg").write_text("former")
     fill(small_disk)
-    ran = hmc("bench", tiny_bundle, "--source", src, "--reference", ref, "--plot", small_disk / "plot")
-    refused(ran, f"{small_disk / 'plot.png'}: {FULL}")
-    assert (small_disk / "plot.png").read_text() == "former"
+    ran = hmc("bench", tiny_bundle, "--source", src, "--reference", ref, "--plot", small_disk / "plot.svg")
+    refused(ran, f"{small_disk / 'plot.svg'}: {FULL}")
+    assert (small_disk / "plot.svg").read_text() == "former"
 
 
 def test_the_demo(
@@ -60,15 +60,15 @@ def test_the_demo(
     monkeypatch.setattr(demo_steps, "PEER", "no_such_engine")
     (small_disk / "results.json").write_text("former")
     (tmp_path / "out").mkdir()
-    plain = demo_steps.Demo.plot
+    plain = demo_steps.Demo.draw
 
-    def plot(demo: demo_steps.Demo, report: object) -> list[Path]:
-        paths = plain(demo, report)  # type: ignore[arg-type]
+    def plot(demo: demo_steps.Demo, report: object) -> Path:
+        path = plain(demo, report)  # type: ignore[arg-type]
         (tmp_path / "out" / "results.json").symlink_to(small_disk / "results.json")
         fill(small_disk)
-        return paths
+        return path
 
-    monkeypatch.setattr(demo_steps.Demo, "plot", plot)
+    monkeypatch.setattr(demo_steps.Demo, "draw", plot)
     ran = hmc("demo", "--checkpoint", tiny_checkpoint, "-o", tmp_path / "out")
     refused(ran, f"{tmp_path / 'out' / 'results.json'}: {FULL}")
     assert "BLEU" in ran.stdout

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hmc.benchmark.measure.quality import record_quality as record_quality
     from hmc.benchmark.measure.text import TestSet as TestSet
     from hmc.benchmark.measure.text import read_sentences as read_sentences
-    from hmc.benchmark.report.plots import write_pareto as write_pareto
+    from hmc.benchmark.report.picture import write_picture as write_picture
     from hmc.benchmark.report.results import LevelReport as LevelReport
     from hmc.benchmark.report.results import Report as Report
     from hmc.benchmark.report.tables import tables as tables
@@ -40,7 +40,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "hmc.benchmark.budget.search": ("Candidate", "Limits", "Search"),
         "hmc.benchmark.measure.quality": ("measure_quality", "record_quality"),
         "hmc.benchmark.measure.text": ("TestSet", "read_sentences"),
-        "hmc.benchmark.report.plots": ("write_pareto",),
+        "hmc.benchmark.report.picture": ("write_picture",),
         "hmc.benchmark.report.results": ("LevelReport", "Report"),
         "hmc.benchmark.report.tables": ("tables",),
         "hmc.benchmark.runner": ("record", "run_benchmark"),

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from hmc.benchmark.report.results import Report
     from hmc.cli.demo_steps import Example
 
-NEEDED = ("onnx", "onnx_ir", "ml_dtypes", "matplotlib")
+NEEDED = ("onnx", "onnx_ir", "ml_dtypes")
 """Modules that the demo imports and that a base installation lacks. The extra `demo` installs them."""
+HTTP_PORT = 8080
+"""The port of the playground, in the command that the demo prints."""
 
 
 def command(
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for the bundle, the results and the plot.", metavar="DIR")
+        Path, typer.Option("--out", "-o", help="Folder for the bundle, the results and the picture.", metavar="DIR")
     ] = Path("demo-output"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     checkpoint: Annotated[Path | None, typer.Option(hidden=True)] = None,
@@ -33,7 +35,9 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _require_extra()
+    from hmc.artifact.bundle.manifest import read_manifest
     from hmc.artifact.storage.files import write_whole
+    from hmc.benchmark.report.results import busy
     from hmc.benchmark.report.tables import advice
     from hmc.cli import demo_steps
     from hmc.cli.common.consoles import open_console
@@ -44,36 +48,30 @@ def command(
     if checkpoint:
         demo = Demo(checkpoint, checkpoint, None, out, demo_steps.SIZE)
     steps = Steps(console)
-    heads = ", ".join(map(str, demo_steps.HEADS))
-    fast = "" if checkpoint else ", and with 2 of 6 decoder layers"
-    with steps.step(f"compile with all heads and {heads}{fast}, fp32 and int8") as progress:
+    with steps.step("Compile one model into several levels") as progress:
         manifest = demo.compile(progress)
-    steps.note(f"{len(manifest.levels)} levels in {demo.bundle}, bundle {manifest.version}")
-    with steps.step("serve on a free port, translate through a gRPC client"):
+    steps.note(f"   {len(manifest.levels)} levels in {demo.bundle}: fewer heads or layers, fp32 and int8")
+    with steps.step("Serve them on one port, and translate at each level"):
         address, examples = demo.translate()
-    steps.note(f"every level answered on {address}")
     for example in examples:
-        console.print(_example_table(example))
-    with steps.step("benchmark quality and latency") as progress:
-        report = demo.benchmark(steps.note, progress)
-    console.print(_result_table(report, demo.bleu_by_kind(report)))
-    if report.peers:
-        steps.note(
-            "On a model this small, what an engine does between steps counts most; docs/performance.md has larger ones."
-        )
-    else:
+        show_example(console, example)
+    with steps.step("Measure quality and speed") as progress:
+        report = demo.benchmark(progress)
+    picture = demo.draw(report)
+    recommended = read_manifest(demo.bundle).default_level
+    console.print(_result_table(report, recommended))
+    steps.note(f"Recommended: {recommended}. {advice(report) or ''}".strip())
+    if sentence := busy(report):
+        steps.note(sentence)
+    if not report.peers:
         steps.note("CTranslate2 is not installed: `pip install ctranslate2` lets the demo compare with it.")
-    if line := advice(report):
-        steps.note(line)
-    steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")
-    with steps.step("draw the Pareto plot"):
-        paths = demo.plot(report)
     text = json.dumps(result(address, examples, report, steps.seconds), indent=1, ensure_ascii=False)
     if as_json:
         typer.echo(text)
     results = out / demo_steps.RESULTS
     write_whole(results, text + "\n")
-    steps.note(f"{sum(steps.seconds.values()):.0f} s in all; see {', '.join(map(str, [*paths, results]))}")
+    steps.note(f"{report.machine}. {sum(steps.seconds.values()):.0f} s in all.")
+    steps.note(f"Picture: {picture}. How it was measured, and every time: {results}")
     steps.note("\nTry next:\n" + "\n".join(f"  {line}" for line in next_commands(demo.bundle)))
 
 
@@ -97,7 +95,7 @@ class Steps:
         with steps(self.console) as progress:
             yield progress if self.console.is_terminal else lambda _: None
         self.seconds[what] = time.perf_counter() - start
-        self.note(f"{number}. done in {self.seconds[what]:.1f} s")
+        self.note(f"   done in {self.seconds[what]:.1f} s")
 
     def note(self, text: str) -> None:
         """Prints lines that are not wrapped, so that commands in them can be copied."""
@@ -107,25 +105,15 @@ class Steps:
 
 
 def next_commands(bundle: Path) -> list[str]:
-    """Three commands to try next, which work in the present folder."""
+    """Two commands to try next, which work in the present folder."""
     import shlex
     import sys
 
-    from hmc.cli.demo_steps import REF, SRC
-
     called = Path(sys.argv[0])
     program = str(called) if called.name == "hmc" else "hmc"
-    arguments = (
-        ["serve", str(bundle)],
-        ["translate", "--bundle", str(bundle), "--max-heads", "58", "A man rides a bicycle."],
-        ["bench", str(bundle), "--source", _shown(SRC), "--reference", _shown(REF), "--levels", "full,h36-int8"],
-    )
-    return [shlex.join([program, *words]) for words in arguments]
-
-
-def _shown(path: Path) -> str:
-    """The path, relative to the present folder if it lies in it."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    serve = shlex.join([program, "serve", str(bundle), "--http-port", str(HTTP_PORT)])
+    translate = shlex.join([program, "translate", "--bundle", str(bundle), "A man rides a bicycle."])
+    return [f"{serve}    # then open http://localhost:{HTTP_PORT}/ in a browser", translate]
 
 
 def _require_extra() -> None:
@@ -138,32 +126,35 @@ def _require_extra() -> None:
         raise FailedPreconditionError(f"the demo needs {', '.join(missing)}: {how_to_install('demo')}")
 
 
-def _example_table(example: Example) -> Table:
+def show_example(console: Console, example: Example) -> None:
+    """Prints a sentence and its different translations, each with the levels that gave it."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(show_header=False, title=Text(example.source), title_justify="left")
-    table.add_row("reference", Text(example.reference), style="dim")
+    levels: dict[str, list[str]] = {}
     for level, translation in example.translations.items():
-        table.add_row(level, Text(translation))
-    return table
+        levels.setdefault(translation, []).append(level)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 5))
+    for translation, names in levels.items():
+        said = "all levels" if len(levels) == 1 else ", ".join(names)
+        table.add_row(Text(translation), Text(said, style="dim"))
+    console.print(Text(f"   {example.source}", style="bold"))
+    console.print(table)
 
 
-def _result_table(report: Report, kinds: dict[str, dict[str, float]]) -> Table:
+def _result_table(report: Report, recommended: str) -> Table:
     from hmc.benchmark.report.results import LevelReport
     from hmc.benchmark.report.tables import delta, mebibytes, settings_of, table_of
 
     conditions = report.conditions
     settings = settings_of(conditions)
-    names = list(next(iter(kinds.values()), {}))
-    speeds = [f"speed,\nbatch {setting.batch}" for setting in settings]
+    speeds = [f"times as fast,\n{setting.batch} sentence{'s'[: setting.batch - 1]}" for setting in settings]
     title = f"{conditions.sentences} sentences of {conditions.test_set}, beam {conditions.headline.beam}"
-    table = table_of(title, ("level",), ("\nBLEU", "\nΔ [95 %]", *(f"\n{name}" for name in names), *speeds, "\nMiB"))
+    table = table_of(title, ("level",), ("\nBLEU", "\nΔ [95 %]", *speeds, "\nMiB"))
     for system in report.systems:
         quality = system.quality_at(conditions.headline.beam)
-        scores = [f"{quality.bleu:.2f}", delta(quality, system.name)] if quality else ["–", "–"]
-        by_kind = [f"{kinds[system.name][name]:.1f}" for name in names]
-        times = [f"{1 / system.latency_at(setting).ratio:.2f}×" for setting in settings]
+        scores = [f"{quality.bleu:.1f}", delta(quality, system.name)] if quality else ["–", "–"]
+        times = [f"{1 / system.latency_at(setting).ratio:.1f}×" for setting in settings]
         size = mebibytes(system.bytes) if isinstance(system, LevelReport) else "–"
-        table.add_row(system.name, *scores, *by_kind, *times, size)
+        table.add_row(system.name, *scores, *times, size, style="bold" if system.name == recommended else None)
     return table

@@ -11,9 +11,8 @@ from typing import Any
 from hmc.artifact.bundle.manifest import MANIFEST, Manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.precisions import Precision
-from hmc.artifact.significance import bleu, bleu_statistics
 from hmc.benchmark.measure.text import TestSet, read_sentences
-from hmc.benchmark.report.plots import write_pareto
+from hmc.benchmark.report.picture import write_picture
 from hmc.benchmark.report.results import Report
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
@@ -29,16 +28,14 @@ CHECKPOINT, LEVELS, FAST = DATA / "checkpoint", DATA / "levels", DATA / "fast"
 """The model with all heads, weights that all levels with fewer share, and a level that has lost decoder layers too."""
 CALIBRATION = DATA / "calibration.en"
 SRC, REF = DATA / "test.en", DATA / "test.de"
-KINDS = ("captions", "everyday", "help", "ui")
-"""Kinds of text in the test set, each an equal part of it, in this order."""
 HEADS = (75, 58, 36)
 """Heads of the levels that LEVELS has."""
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 EXAMPLES = (3, 104, 208, 300)
 """Lines of the test set, counted from 0, whose translations are shown."""
 DEVICE, PEER = "cpu", "ctranslate2"
-RESULTS, PLOT = "results.json", "pareto"
-"""Files in the demo's folder; the plot is PLOT.png and PLOT.svg."""
+RESULTS, PICTURE = "results.json", "quality.svg"
+"""Files in the demo's folder."""
 
 Progress = Callable[[str], None]
 
@@ -91,7 +88,7 @@ class Demo:
                 f"{missing}: the checkpoint is missing; install HMC again, or clone the whole repository"
             )
         check_run_folder(self.out)
-        for name in (RESULTS, *(f"{PLOT}{suffix}" for suffix in (".png", ".svg"))):
+        for name in (RESULTS, PICTURE):
             if (self.out / name).exists() and not (self.bundle / MANIFEST).is_file():
                 raise InvalidRequestError(f"--out {self.out} holds {name}, which no demo wrote; choose another folder")
         fast = [LevelRequest(self.fast, name="fast")] if self.fast else []
@@ -125,7 +122,7 @@ class Demo:
         ]
         return address, examples
 
-    def benchmark(self, say: Progress, progress: Progress) -> Report:
+    def benchmark(self, progress: Progress) -> Report:
         """Measures quality, and latency at batch 1 and 32, beside CTranslate2 if that is installed. Those of the levels
         are recorded in the bundle's manifest."""
         settings = BenchmarkSettings(
@@ -143,24 +140,13 @@ class Demo:
             peers=(PEER,) if find_spec(PEER) else (),
             checkpoint=self.checkpoint,
         )
-        report = run_benchmark(settings, say=say, progress=progress)
+        report = run_benchmark(settings, say=lambda _: None, progress=progress)  # the results have what it says
         record(self.bundle, report)
         return report
 
-    def bleu_by_kind(self, report: Report) -> dict[str, dict[str, float]]:
-        """System → kind of text → BLEU, at beam 4. Empty where the test set was not measured whole."""
-        references = [sentence.reference or "" for sentence in report.sentences]
-        if self.size.sentences is not None or len(references) % len(KINDS):
-            return {}
-        part, found = len(references) // len(KINDS), dict[str, dict[str, float]]()
-        for system in report.systems:
-            counts = bleu_statistics(system.translations, references).reshape(len(KINDS), part, -1).sum(axis=1)
-            found[system.name] = dict(zip(KINDS, bleu(counts).tolist(), strict=True))
-        return found
-
-    def plot(self, report: Report) -> list[Path]:
-        """The plot in both formats."""
-        return write_pareto(report, self.out / PLOT)
+    def draw(self, report: Report) -> Path:
+        """The picture of quality against speed."""
+        return write_picture(report, self.out / PICTURE)
 
 
 def result(address: str, examples: list[Example], report: Report, seconds: dict[str, float]) -> dict[str, Any]:

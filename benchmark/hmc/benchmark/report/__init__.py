@@ -1,1 +1,1 @@
-"""What a benchmark found: results as data and JSON, tables for the terminal, plots."""
+"""What a benchmark found: results as data and JSON, tables for the terminal, a picture and a page."""

@@ -9,7 +9,8 @@ from hmc.benchmark.measure.latency import LatencyResult, RequestSize, median_of
 from hmc.benchmark.measure.validity import DRIFT, FEWEST_ROUNDS, SPREAD, requests_needed
 from hmc.benchmark.report import svg
 from hmc.benchmark.report.findings import buckets
-from hmc.benchmark.report.html_parts import ends_of, figure, legend, ratio, styles_of, table, with_interval
+from hmc.benchmark.report.html_parts import figure, legend, ratio, styles_of, table, with_interval
+from hmc.benchmark.report.picture import picture
 from hmc.benchmark.report.results import Report
 from hmc.benchmark.report.svg import Axis, ChartPoint, Series
 from hmc.benchmark.report.tables import goodput, milliseconds, settings_of
@@ -19,34 +20,15 @@ MOST_ON_CURVE = 120
 
 
 def trade(report: Report) -> str:
-    """Quality against latency and against throughput."""
+    """Quality against speed, for the smallest and the largest requests."""
     conditions = report.conditions
     if conditions.quality_reference is None:
         return ""
-    beam = conditions.headline.beam
-    alone, full = conditions.headline, RequestSize(max(conditions.batches), beam)
-    figures = []
-    for size, name, value in (
-        (alone, f"p50 of a request, ms ({alone})", "latency"),
-        (full, f"sentences a second ({full})", "throughput"),
-    ):
-        series = []
-        for style, system in enumerate(report.systems):
-            quality, at = system.quality_at(beam), system.latency_at(size)
-            if quality is None:
-                continue
-            base = quality.bleu - quality.bleu_delta
-            x, ends = (at.p50_ms, at.p50_interval) if value == "latency" else (at.sentences_per_s, at.rate_interval)
-            own = (base + quality.ci_low, base + quality.ci_high) if quality.ci_low < quality.ci_high else None
-            series.append(Series(system.name, style, (ChartPoint(x, quality.bleu, ends_of(ends), own),)))
-        xs = [v for each in series for v in (each.points[0].x, *(each.points[0].x_ends or ()))]
-        ys = [v for each in series for v in (each.points[0].y, *(each.points[0].y_ends or ()))]
-        x_axis = Axis.around(name, xs, log=max(xs) > 8 * min(xs), zero=max(xs) <= 8 * min(xs))
-        better = "left" if value == "latency" else "right"
-        caption = f"Up and {better} is better. Bars: 95 % of ΔBLEU and of the {value}."
-        drawn = svg.scatter(series, x_axis, Axis.around("BLEU", ys), f"BLEU against {value} of each system")
-        figures.append(figure(f"Quality against {value}", caption, drawn))
-    return f'<h2>Quality against speed</h2><div class="charts">{"".join(figures)}</div>'
+    largest = RequestSize(max(conditions.batches), conditions.headline.beam)
+    pictures = [picture(report, size) for size in dict.fromkeys((conditions.headline, largest))]
+    figures = "".join(f"<figure>{drawn}</figure>" for drawn in pictures)
+    left_out = "Levels that another level beats in both are in the tables alone."
+    return f'<h2>Quality against speed</h2><p class="quiet note">{left_out}</p><div class="charts">{figures}</div>'
 
 
 def _steady(report: Report) -> str:

@@ -31,10 +31,6 @@ def items(texts: Iterable[str]) -> str:
     return f'<ul class="plain">{"".join(f"<li>{escape(text)}</li>" for text in texts)}</ul>'
 
 
-def ends_of(interval: Interval | None) -> tuple[float, float] | None:
-    return None if interval is None else (interval.low, interval.high)
-
-
 def with_interval(value: float, interval: Interval | None) -> str:
     if interval is None:
         return milliseconds(value)

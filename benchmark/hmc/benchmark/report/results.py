@@ -274,6 +274,18 @@ def uncertain(report: Report) -> list[str]:
     return found
 
 
+def busy(report: Report) -> str | None:
+    """A sentence on a machine that was not steady: by how much the times of one system varied. None: it was steady."""
+    seen = [at.steadiness for system in report.systems for at in system.latency]
+    spreads = [one.spread for one in seen if one.steady is False and one.spread is not None]
+    if not spreads:
+        return None
+    return (
+        f"This machine was busy: the times of a level varied by {min(spreads):.0%} to {max(spreads):.0%} from round to "
+        "round, so small differences of speed are chance."
+    )
+
+
 def _unsteady(size: RequestSize, times: list[tuple[str, LatencyResult]]) -> list[str]:
     """A sentence on the unsteady systems at a size of request, and one on outliers."""
     found = list[str]()

@@ -15,19 +15,16 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 38
 """Margins around the area of the axes."""
 STYLES = 8
 """Colours that the page has; a ninth system gets the first again, with another marker."""
-LABEL_GAP = 12
-"""Least distance between two labels, from top to top."""
 CELL = 11
 """Side of a head in a map of heads."""
 
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A point, with the ends of its intervals where it has them."""
+    """A point, with the ends of its interval where it has one."""
 
     x: float
     y: float
-    x_ends: tuple[float, float] | None = None
     y_ends: tuple[float, float] | None = None
 
 
@@ -119,27 +116,6 @@ class Frame:
 def short(value: float) -> str:
     """A number with three significant digits at most."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def scatter(series: Sequence[Series], x: Axis, y: Axis, description: str) -> str:
-    """A point for each system, with its intervals and its name."""
-    frame, parts = Frame(x, y), []
-    places = [(each, *frame.at(each.points[0].x, each.points[0].y)) for each in series]
-    for each, across, down in places:
-        point = each.points[0]
-        if point.x_ends:
-            ends = [frame.at(end, point.y)[0] for end in point.x_ends]
-            parts.append(f'<path class="bar c{each.style % STYLES}" d="M{ends[0]:.1f} {down:.1f}H{ends[1]:.1f}"/>')
-        if point.y_ends:
-            ends = [frame.at(point.x, end)[1] for end in point.y_ends]
-            parts.append(f'<path class="bar c{each.style % STYLES}" d="M{across:.1f} {ends[0]:.1f}V{ends[1]:.1f}"/>')
-        parts.append(marker(each.style, across, down))
-    last = -math.inf
-    for each, across, down in sorted(places, key=lambda place: place[2]):
-        last = max(down - 7, last + LABEL_GAP)
-        left = across > (LEFT + WIDTH) / 2
-        parts.append(_text(across + (-8 if left else 8), last + 4, each.name, "end" if left else "start", "label"))
-    return _svg(HEIGHT, frame.grid() + "".join(parts), description)
 
 
 def lines(

@@ -111,7 +111,7 @@ def command(
         Path | None, opt(OUTPUT, "Write the report to this file, as one page for a browser.", metavar="FILE")
     ] = None,
     plot: Annotated[
-        Path | None, opt(OUTPUT, "Plot BLEU against latency to PREFIX.png and PREFIX.svg.", metavar="PREFIX")
+        Path | None, opt(OUTPUT, "Draw BLEU against speed into this file, an SVG picture.", metavar="FILE")
     ] = None,
     record: Annotated[
         bool,
@@ -130,8 +130,8 @@ def command(
     """
     from hmc.artifact.storage.files import write_whole
     from hmc.benchmark import runner
-    from hmc.benchmark.report import plots
     from hmc.benchmark.report.html import page
+    from hmc.benchmark.report.picture import write_picture
     from hmc.benchmark.report.tables import tables
     from hmc.benchmark.settings import BenchmarkSettings
     from hmc.cli.common.consoles import note, open_console
@@ -179,7 +179,7 @@ def command(
         runner.record(bundle, report)
         note(console, f"recorded in {bundle / 'bundle.json'}")
     if plot is not None:
-        note(console, f"plot: {', '.join(map(str, plots.write_pareto(report, plot)))}")
+        note(console, f"picture: {write_picture(report, plot)}")
 
 
 def _named_set(bundle: Path, name: str | None, ref: Path | None) -> tuple[Path, Path]:
@@ -201,7 +201,6 @@ def _check_outputs(
 ) -> None:
     """Refuses, before the long measurement, outputs that cannot be written or that would overwrite an input."""
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.benchmark.report.plots import require_matplotlib
     from hmc.benchmark.runner import check_recordable
     from hmc.cli.common.outputs import check_file, check_folder, check_not_read, say_replaced_files
 
@@ -222,11 +221,9 @@ def _check_outputs(
         if file is not None:
             check(option, file)
     if plot is not None:
-        if not plot.name:
-            raise InvalidRequestError(f"--plot {plot}: give the beginning of a file's name, such as results/pareto")
-        for suffix in (".png", ".svg"):
-            check("--plot", plot.with_name(plot.name + suffix))
-        require_matplotlib()
+        if plot.suffix != ".svg":
+            raise InvalidRequestError(f"--plot {plot}: the picture is SVG; give a name that ends in .svg")
+        check("--plot", plot)
         if settings.ref is None:
-            raise InvalidRequestError("--plot shows BLEU against latency: give references with --reference FILE")
+            raise InvalidRequestError("--plot shows BLEU against speed: give references with --reference FILE")
     say_replaced_files((option, Path(file)) for file, option in written.items())
