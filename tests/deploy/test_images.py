@@ -82,6 +82,8 @@ def test_compose_runs_the_image_without_rights(compose: Any) -> None:
     assert int(server["stop_grace_period"].removesuffix("s")) > int(drain.partition("=")[2])
     published = [port for service in compose["services"].values() for port in service["ports"]]
     assert all(port.startswith("127.0.0.1:") for port in published)
+    (http,) = [argument.partition("=")[2] for argument in server["command"] if argument.startswith("--http-port=")]
+    assert [port.rpartition(":")[2] for port in server["ports"]] == ["50051", http]
     folder = COMPOSE.parent / server["build"]["context"]
     assert (folder / server["build"]["dockerfile"]).is_file()
 

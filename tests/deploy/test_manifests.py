@@ -91,6 +91,7 @@ def test_the_server_has_the_ports_and_the_time_that_the_pod_gives(
 ) -> None:
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {
         "grpc": settings["port"],
+        "http": settings["http_port"],
         "metrics": settings["metrics_port"],
     }
     waits = container["lifecycle"]["preStop"]["sleep"]["seconds"] + settings["drain_seconds"]
@@ -120,6 +121,13 @@ def test_the_container_may_do_nothing(pod: Any, container: Any, settings: dict[s
     writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert writable == {settings["cache"], str(Path(settings["admin_address"].removeprefix("unix:")).parent)}
     assert settings["tokens"]
+
+
+def test_the_page_and_the_http_api_can_be_reached() -> None:
+    ports = {port["name"]: port["targetPort"] for port in read(KUBERNETES / "service.yaml")["spec"]["ports"]}
+    assert ports == {"grpc": "grpc", "http": "http"}
+    clients, _ = read(KUBERNETES / "network.yaml")["spec"]["ingress"]
+    assert [port["port"] for port in clients["ports"]] == ["grpc", "http"]
 
 
 def test_prometheus_sees_the_servers_that_are_not_ready() -> None:

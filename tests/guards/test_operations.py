@@ -21,7 +21,7 @@ TOOLS = ("bash", "openssl", "curl", "grep", "tail")
 @pytest.mark.skipif(not all(map(shutil.which, TOOLS)), reason=f"needs {', '.join(TOOLS)}")
 def test_the_page_sets_up_a_service(tmp_path: Path) -> None:
     section = [step for step in steps(PAGE) if step.section == "From nothing to a monitored service"]
-    assert len(section) >= 30
+    assert len(section) >= 25
     with held_port() as port, held_port() as metrics:
         shell = Shell(tmp_path, {"50051": str(port), "9090": str(metrics)})
         try:
