@@ -39,14 +39,17 @@ int main(void) {
   if (hmc_batch_open(level, ROWS, 1, &batch)) return puts("no batch"), 1;
   if (hmc_admit(batch, 1, starts, sources, rules, LISTS)) return puts("not admitted"), 1;
   while (hmc_run(batch, 4) > 0) {}
-  double ranks[ROWS], totals[ROWS];
-  float finals[ROWS], scores[LIMIT * ROWS];
-  int32_t lengths[ROWS], row[ROWS], complete[ROWS], written[LIMIT * ROWS], parents[LIMIT * ROWS];
-  hmc_collect(batch, 0, ROWS, ranks, totals, lengths, row, complete, finals, FOUND, written, parents, scores);
-  wrong |= differs("totals", totals, found_totals, sizeof totals);
-  wrong |= differs("lengths", lengths, found_lengths, sizeof lengths);
-  wrong |= differs("tokens", written, found_tokens, FOUND * ROWS * 4);
-  wrong |= differs("scores", scores, found_scores, FOUND * ROWS * 4);
+  const int32_t first = 0;
+  double ranks[ROWS];
+  float scores[LIMIT * ROWS];
+  int32_t lengths[ROWS], complete[ROWS], written[LIMIT * ROWS];
+  if (hmc_collect(batch, 1, &first, ROWS, LIMIT * ROWS, ranks, lengths, complete, written, scores))
+    return puts("not collected"), 1;
+  wrong |= differs("ranks", ranks, found_ranks, sizeof found_ranks);
+  wrong |= differs("lengths", lengths, found_lengths, sizeof found_lengths);
+  wrong |= differs("complete", complete, found_complete, sizeof found_complete);
+  wrong |= differs("tokens", written, found_tokens, sizeof found_tokens);
+  wrong |= differs("scores", scores, found_scores, sizeof found_scores);
   if (!wrong) puts("same");
   return wrong;
 }
@@ -74,21 +77,23 @@ class CProgram:
         batch.admit(sources[:1], [rule], lists[:1])
         while batch.states()[0][0] == RUNS:
             batch.run(4)
-        length = int(batch.states()[1][0])
-        found = batch.collect([0], length, rows)
+        found = batch.collect([0], batch.states()[1][0], rows)[0]
         self._array("expected", logits)
         self._array("tokens", tokens)
         self._lists("sources", "starts", sources)
         if lists:
             self._lists("listed", "list_starts", lists)
-        for name, number in (("totals", 1), ("lengths", 2), ("tokens", 6), ("scores", 8)):
-            self._array(f"found_{name}", found[number])
+        self._array("found_ranks", np.array([each.rank for each in found]))
+        self._array("found_lengths", np.array([len(each.tokens) for each in found], np.int32))
+        self._array("found_complete", np.array([each.complete for each in found], np.int32))
+        self._array("found_tokens", np.array([token for each in found for token in each.tokens], np.int32))
+        self._array("found_scores", np.array([score for each in found for score in each.scores], np.float32))
         self._array("penalties", np.array([max(n, 1) ** rule.length_penalty for n in range(rule.limit + 1)]))
         one = f"{{{rule.limit}, {rule.min_length}, {rule.enough}, (const double *)penalties}}"
         self.lines.append(f"static const hmc_rules rules[] = {{{', '.join([one] * len(sources))}}};")
         sizes = {
             "ROWS": rows, "COUNT": len(sources), "STEPS": len(tokens), "WIDTH": logits.shape[-1],
-            "LIMIT": rule.limit + 1, "FOUND": length, "LISTS": "list_starts, listed" if lists else "NULL, NULL",
+            "LIMIT": rule.limit + 1, "LISTS": "list_starts, listed" if lists else "NULL, NULL",
         }  # fmt: skip
         self.lines += [f"#define {name} {value}" for name, value in sizes.items()]
 

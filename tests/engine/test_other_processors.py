@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.engine.c_program import CProgram
-from tests.engine.test_native import CALIBRATION, LISTS, assert_same, searched
+from tests.engine.test_native import CALIBRATION, LISTS, searched
 from tests.engine.test_reference import SOURCES, reference, tiny
 from tests.once import Once
 from tests.tiny import random_layout, tiny_architecture
@@ -69,7 +69,7 @@ def test_avx512_with_vnni(case: str, once: Once) -> None:
     lists = LISTS * 4 if listed else []
     for rows in (1, 2, 7):
         ours, theirs = (searched(each, SOURCES * 4, rows, Rule(12), lists=lists) for each in pair)
-        assert_same(ours, theirs)
+        assert ours == theirs
 
 
 def _objects_at(path: Path) -> None:
