@@ -35,7 +35,7 @@ def test_each_operation_is_counted() -> None:
     embed, qkv, attend, candidates = (count(found, [each], rows=3, positions=5) for each in found.step)
     assert embed == Counts(1, 3 * 8 * 4)
     assert qkv == Counts(1, 24 * 8 * 4, 3 * 24 * 8)
-    assert attend == Counts(1, 2 * 3 * 8 * 5 * 4, 2 * 3 * 8 * 5), "every row reads keys and values of its own"
+    assert attend == Counts(1, 2 * 3 * 8 * 5 * 4, attended=2 * 3 * 8 * 5), "every row reads keys and values of its own"
     assert candidates == Counts(1, 16 * 8 * 4, 3 * 16 * 8)
     assert count(found, found.step, 3, 5) == embed + qkv + attend + candidates
 
@@ -49,11 +49,11 @@ def test_integers_are_counted_apart() -> None:
 def test_rows_of_the_encoder_read_the_same_keys() -> None:
     attend = {"kind": "attend_encoder", "input": "q", "heads": 2, "width": 4, "scale": 0.5, "output": "h"}
     found = program(encode=[attend])
-    assert count(found, found.encode, rows=6, positions=6) == Counts(1, 2 * 6 * 8 * 4, 2 * 6 * 8 * 6)
+    assert count(found, found.encode, rows=6, positions=6) == Counts(1, 2 * 6 * 8 * 4, attended=2 * 6 * 8 * 6)
 
 
 def test_a_request_is_one_encoding_and_its_steps() -> None:
-    speed = Speed(1e9, 1e9, 1e9, operation_s=1e-3, step_s=1.0, row_s=0.5)
+    speed = Speed(1e9, 1e9, 1e9, 1e9, operation_s=1e-3, step_s=1.0, row_s=0.5)
     ms = request_ms(program(), Request(sentences=2, beam=3, source=4, target=5), speed)
     operations = 2 + 5 * 4
     assert ms == pytest.approx(1e3 * (6 * 1.0 + 5 * 6 * 0.5 + operations * 1e-3), rel=1e-3)

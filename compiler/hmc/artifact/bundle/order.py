@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 from hmc.artifact.bundle.manifest import Level, Manifest, Quality
 from hmc.artifact.precisions import PRECISIONS
+from hmc.artifact.program.counts import SPEEDS, Counts
 
 MAX_LOSS, MAX_LOSS_END, MAX_KIND_LOSS = 0.5, 0.9, 1.2
 """BLEU points that the recommended level loses at most: on average, at the upper end of the interval of that, and on
@@ -33,48 +34,36 @@ ROWS, TOKENS = 4, 24
 """The request that the cost model is about: one sentence of so many tokens, with a beam of four."""
 OUTPUT_SHARE = 0.3
 """The share of a level's parameters that a vocabulary shortlist does not read."""
-
-
-@dataclass(frozen=True)
-class DeviceSpeed:
-    """Rough speeds of a kind of device. Only their ratios matter: the model ranks levels, and predicts no times."""
-
-    bytes_per_s: float
-    products_per_s: float
-    """Multiplications and additions of 32-bit or 16-bit floats."""
-    layer_s: float
-    """Of a sub-layer beside its products: starting kernels, norms, caches."""
-    step_s: float
-    """Of a step beside its sub-layers: search, and the way through the runtime."""
-
-
-DEVICES = {"cpu": DeviceSpeed(40e9, 50e9, 5e-6, 1e-4), "cuda": DeviceSpeed(2e12, 1e14, 2e-5, 1e-4)}
-"""Device of a precision → its speeds."""
-INTEGER_SPEED = 4
-"""How many times as many products of integers a device does in a second."""
+OPERATIONS = 3
+"""Of a sub-layer: products before and after an attention, and the attention."""
 
 
 def cost_ms(level: Level) -> float:
-    """What a request of one sentence costs by the bytes and the products of its steps: milliseconds of no real machine.
+    """What a request of one sentence costs by the speeds of `hmc.artifact.program.counts`, in milliseconds. Only their
+    ratios are used: they rank levels.
 
-    In each step the decoder reads its weights for `ROWS` rows; the encoder reads its own once for all tokens. The two
-    have parameters as they have sub-layers. A decoder layer without a head counts as removed.
+    It is counted by what the manifest says of a level, because not every level has a step program. In each step the
+    decoder reads its weights for `ROWS` rows; the encoder reads its own once for all tokens. The two have parameters as
+    they have sub-layers. A decoder layer without a head counts as removed.
     """
-    traits, layout = PRECISIONS[level.precision], level.layout
-    device = DEVICES[traits.device]
+    traits = PRECISIONS[level.precision]
+    layout = level.layout
     encoder = sum(bool(heads) + 1 for heads in layout.encoder_self)
     pairs = zip(layout.decoder_self, layout.cross, strict=True)
     decoder = sum(bool(own) + bool(cross) + 1 for own, cross in pairs if own or cross)
     output = OUTPUT_SHARE * level.parameters
-    layers = (level.parameters - output) / max(1, encoder + decoder)
-    step = decoder * layers + (0.0 if level.shortlist else output)
+    layer = (level.parameters - output) / max(1, encoder + decoder)
+    read = decoder * layer + (0.0 if level.shortlist else output)
 
-    def seconds(parameters: float, rows: int) -> float:
-        rate = device.products_per_s * (INTEGER_SPEED if traits.quantised else 1)
-        return max(parameters * traits.bytes_each / device.bytes_per_s, rows * parameters / rate)
+    def counts(parameters: float, sub_layers: int, rows: int) -> Counts:
+        size = round(parameters * traits.bytes_each)
+        products = round(rows * parameters)
+        integers = products if traits.quantised else 0
+        return Counts(OPERATIONS * sub_layers, size, products - integers, integers)
 
-    once = encoder * device.layer_s + seconds(encoder * layers, TOKENS)
-    each = device.step_s + decoder * device.layer_s + seconds(step, ROWS)
+    speed = SPEEDS[traits.device]
+    once = speed.step_s + speed.seconds(counts(encoder * layer, encoder, TOKENS))
+    each = speed.step_s + ROWS * speed.row_s + speed.seconds(counts(read, decoder, ROWS))
     return 1000.0 * (once + TOKENS * each)
 
 

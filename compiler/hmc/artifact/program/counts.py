@@ -36,11 +36,13 @@ class Counts:
     """Multiplications of floats, each with an addition."""
     integers: int = 0
     """Multiplications of 8-bit integers."""
+    attended: int = 0
+    """Multiplications with keys and values."""
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
             self.operations + other.operations, self.bytes + other.bytes, self.floats + other.floats,
-            self.integers + other.integers,
+            self.integers + other.integers, self.attended + other.attended,
         )  # fmt: skip
 
 
@@ -51,6 +53,7 @@ class Speed:
     bytes_per_s: float
     floats_per_s: float
     integers_per_s: float
+    attended_per_s: float
     operation_s: float
     """Of an operation, beside what it reads and computes."""
     step_s: float
@@ -60,14 +63,29 @@ class Speed:
 
     def seconds(self, counts: Counts) -> float:
         """Of operations, one after another."""
-        computing = counts.floats / self.floats_per_s + counts.integers / self.integers_per_s
-        return counts.operations * self.operation_s + counts.bytes / self.bytes_per_s + computing
+        products = counts.floats / self.floats_per_s + counts.integers / self.integers_per_s
+        attention = counts.attended / self.attended_per_s
+        return counts.operations * self.operation_s + counts.bytes / self.bytes_per_s + products + attention
 
 
 SPEEDS: Mapping[Literal["cpu", "cuda"], Speed] = {
-    "cpu": Speed(bytes_per_s=75e9, floats_per_s=13e9, integers_per_s=65e9, operation_s=0.0, step_s=4e-5, row_s=4.4e-6),
+    "cpu": Speed(
+        bytes_per_s=75e9,
+        floats_per_s=50e9,
+        integers_per_s=65e9,
+        attended_per_s=13e9,
+        operation_s=0.0,
+        step_s=4e-5,
+        row_s=4.4e-6,
+    ),
     "cuda": Speed(
-        bytes_per_s=2.5e12, floats_per_s=1e14, integers_per_s=1e14, operation_s=1.25e-6, step_s=3.5e-5, row_s=0.0
+        bytes_per_s=2.5e12,
+        floats_per_s=1e14,
+        integers_per_s=1e14,
+        attended_per_s=1e14,
+        operation_s=1.25e-6,
+        step_s=3.5e-5,
+        row_s=0.0,
     ),
 }
 """Device → its speeds. `cpu`: fitted to the native executor on two cores with AVX2, three levels at batch 1, 8 and 32
@@ -97,7 +115,7 @@ def _of(program: Program, operation: Operation, rows: int, positions: int) -> Co
         return Counts(1, 2 * values * size)
     read = 1 if isinstance(operation, AttendEncoder) else positions  # there all rows read the same keys and values
     if isinstance(operation, AttendEncoder | AttendSelf | AttendSource):
-        return Counts(1, 2 * values * read * size, 2 * values * positions)
+        return Counts(1, 2 * values * read * size, attended=2 * values * positions)
     assert_never(operation)
 
 
