@@ -18,13 +18,12 @@ static int attend_memory(hmc_batch *batch, size_t floats) {
 
 static void scores_of_integers(const int16_t *q, const uint8_t *const *places, size_t offset, int n, int width,
                                int is_signed, int32_t *out) {
-  int t = 0;
 #if defined(__AVX2__)
-  if (width % 16 == 0)
-    for (; t + 4 <= n; t += 4) {
+  if (width % 16 == 0) {
+    for (int t = 0; t < n; t += 4) {
       __m256i sums[4];
-      for (int j = 0; j < 4; j++) {
-        const uint8_t *key = places[t + j] + offset;
+      for (int j = 0; j < 4; j++) { /* behind the last place it is the last once more */
+        const uint8_t *key = places[t + j < n ? t + j : n - 1] + offset;
         __m256i sum = _mm256_setzero_si256();
         for (int d = 0; d < width; d += 16) {
           const __m128i bytes = _mm_loadu_si128((const __m128i *)(key + d));
@@ -37,8 +36,10 @@ static void scores_of_integers(const int16_t *q, const uint8_t *const *places, s
       const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
       _mm_storeu_si128((__m128i *)(out + t), four);
     }
+    return;
+  }
 #endif
-  for (; t < n; t++) {
+  for (int t = 0; t < n; t++) {
     const uint8_t *key = places[t] + offset;
     int32_t sum = 0;
     if (is_signed)
@@ -77,7 +78,8 @@ static void values_of_integers(const uint8_t *shares, const uint8_t *const *plac
 }
 
 /* One row and head over n places. keys, values: where those of the first head lie; key_head and value_head: bytes to this
-   head's. q [width] floats; out [width]. weights [n]: gets the attention weights. room: n + 3 · width + 16 floats. */
+   head's. q [width] floats; out [width]. weights [n]: gets the attention weights, and zeros up to
+   ROUND_UP(n, 8). room: n + 3 · width + 16 floats. */
 static void attend_head(const hmc_operation *o, const float *q, const uint8_t *const *keys, size_t key_head,
                         const uint8_t *const *values, size_t value_head, int n, float *weights, float *room, float *out) {
   const int width = o->width;
@@ -116,15 +118,14 @@ static void attend_head(const hmc_operation *o, const float *q, const uint8_t *c
     all += steps[d];
   }
   const int32_t shift = o->key.is_signed ? 0 : o->key.zero * all;
+  memset(sums + n / 8 * 8, 0, 32); /* what is read behind the last */
   scores_of_integers(steps, keys, key_head, n, width, o->key.is_signed, sums);
-  int t = 0;
-  for (; t + 8 <= n; t += 8)
+  for (int t = 0; t < n; t += 8)
     store8(weights + t, float8_of(load8i(sums + t) - all8i(shift)) * all8(o->score_factor));
-  for (; t < n; t++) weights[t] = (float)(sums[t] - shift) * o->score_factor;
   softmax_row(weights, n);
   uint8_t *shares = (uint8_t *)sums;
   const hmc_range share = {.quantised = 1, .zero = 0, .is_signed = 0, .scale = (float)(1.0 / 255)};
-  quantise_row(weights, n, share, shares);
+  quantise_row(weights, ROUND_UP(n, 8), share, shares);
   int32_t total[HMC_MOST_WIDTH];
   values_of_integers(shares, values, value_head, n, width, total);
   for (int d = 0; d < width; d++) out[d] = (float)total[d] * o->value_factor;

@@ -107,22 +107,30 @@ static inline void norm_row(const float *x, int n, const float *weight, const fl
   for (; i < n; i++) y[i] = (x[i] - mean) / deviation * weight[i] + bias[i];
 }
 
-/* Scores [n] → exp(s − max) / sum, in place; returns nothing. −∞ gives 0. */
+/* Scores [n] → exp(s − max) / sum, in place. −∞ gives 0. There is room for ROUND_UP(n, 8) floats; those behind the
+   last become 0, as scores of −∞ do, so that all vectors are whole. */
 static inline void softmax_row(float *s, int n) {
+  const int end = ROUND_UP(n, 8);
+  for (int i = n; i < end; i++) s[i] = -INFINITY;
   f8 most = all8(-INFINITY);
-  int i = 0;
-  for (; i + 8 <= n; i += 8) {
-    f8 v = load8(s + i);
+  for (int i = 0; i < end; i += 8) {
+    const f8 v = load8(s + i);
     most = select8(v > most, v, most);
   }
   float highest_score = -INFINITY;
   for (int j = 0; j < 8; j++) highest_score = most[j] > highest_score ? most[j] : highest_score;
-  for (; i < n; i++) highest_score = s[i] > highest_score ? s[i] : highest_score;
-  for (i = 0; i + 8 <= n; i += 8) store8(s + i, exp8(load8(s + i) - all8(highest_score)));
-  if (i < n) store8_part(s + i, exp8(load8_part(s + i, n - i) - all8(highest_score)), n - i);
-  const f8 total = all8(lane_sum(s, n));
-  for (i = 0; i + 8 <= n; i += 8) store8(s + i, load8(s + i) / total);
-  for (; i < n; i++) s[i] = s[i] / total[0];
+  f8 low = all8(0), high = all8(0);
+  for (int i = 0; i < end; i += LANES) {
+    const f8 a = exp8(load8(s + i) - all8(highest_score));
+    store8(s + i, a);
+    low += a;
+    if (i + 8 == end) break;
+    const f8 b = exp8(load8(s + i + 8) - all8(highest_score));
+    store8(s + i + 8, b);
+    high += b;
+  }
+  const f8 total = all8(tree_sum(low, high));
+  for (int i = 0; i < end; i += 8) store8(s + i, load8(s + i) / total);
 }
 
 /* ---- products of integers ---- */

@@ -43,12 +43,6 @@ INLINE f8 load8_part(const float *p, int n) {
   return load8(part);
 }
 
-INLINE void store8_part(float *p, f8 v, int n) {
-  float part[8];
-  store8(part, v);
-  memcpy(p, part, (size_t)n * sizeof(float));
-}
-
 /* To the next integer, half to even, for |x| < 2²². */
 INLINE f8 round8(f8 x) {
   const f8 shift = all8(12582912.0f);
