@@ -32,7 +32,7 @@ BUILDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "avx2": ("-mavx2",),
         "vnni": ("-mavx2", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
     },
-    "aarch64": {"neon": ()},
+    "aarch64": {"neon": (), "dotprod": ("-mcpu=generic+dotprod",)},
 }
 """Machine → build → flags."""
 MACHINES = "HEADMASK_MACHINES"

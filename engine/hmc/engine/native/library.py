@@ -14,7 +14,12 @@ INTERFACE = 4
 """Of the C functions; a library of another interface is not used."""
 FOLDER = Path(__file__).parent / "built"
 """Where the build puts the libraries."""
-NEEDS = {"vnni": {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"}, "avx2": {"avx2"}, "neon": {"asimd"}}
+NEEDS = {
+    "vnni": {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"},
+    "avx2": {"avx2"},
+    "dotprod": {"asimddp"},
+    "neon": {"asimd"},
+}
 """Build → the instruction sets that it needs, by Linux's names; the fastest build first. Their results are equal bit
 for bit."""
 NO_MEMORY, BAD_ARGUMENT = -1, -2

@@ -7,6 +7,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
 #endif
 
 #define COLUMNS 16 /* outputs of a block of packed weights */
@@ -23,7 +25,7 @@ typedef struct {
   int8_t *integers;
   float *floats;
   float *scales, *bias; /* [padded_outputs] */
-  int32_t *offsets; /* [padded_outputs] zero point · sum of the column's weights */
+  int32_t *offsets; /* [padded_outputs] (zero point − SHIFT) · sum of the column's weights */
 } packed;
 
 INLINE f8 activate8(f8 x, int kind) {
@@ -135,13 +137,20 @@ static inline void softmax_row(float *s, int n) {
 
 /* ---- products of integers ---- */
 
+/* Arm's products of four bytes take two signed ones: its kernels read x − 128. */
+#if defined(__ARM_FEATURE_DOTPROD)
+#define SHIFT 128
+#else
+#define SHIFT 0
+#endif
+
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__) && defined(__AVX512BW__)
 #define DOT4(sum, x, w) _mm256_dpbusd_epi32(sum, x, w)
 #elif defined(__AVX2__)
 #define DOT4(sum, x, w) _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(x, w), _mm256_set1_epi16(1)))
 #endif
 
-#if defined(__AVX512VL__)
+#if defined(__AVX512VL__) || defined(__ARM_FEATURE_DOTPROD)
 #define TALL 6 /* rows of a tile: as many as have room for their sums in registers */
 #else
 #define TALL 3 /* with 4, gcc keeps a sum in memory */
@@ -185,6 +194,27 @@ INLINE void tile_integers(const packed *p, int first, const uint8_t *x, float *y
   for (int r = 0; r < rows; r++)
     for (int b = 0; b < blocks; b++)
       finish16(p, first + b * COLUMNS, (i8)sums[r][2 * b], (i8)sums[r][2 * b + 1], y + (size_t)r * stride + b * COLUMNS);
+#elif defined(__ARM_FEATURE_DOTPROD)
+  int32x4_t sums[TALL][16];
+  for (int r = 0; r < rows; r++)
+    for (int b = 0; b < 4 * blocks; b++) sums[r][b] = vdupq_n_s32(0);
+  for (int k = 0; k < steps; k++) {
+    int8x16_t part[16];
+    for (int b = 0; b < 4 * blocks; b++)
+      part[b] = vld1q_s8(w + ((size_t)(b / 4) * steps + k) * (4 * COLUMNS) + b % 4 * 16);
+    for (int r = 0; r < rows; r++) {
+      uint32_t four;
+      memcpy(&four, x + (size_t)r * p->padded_inputs + 4 * k, 4);
+      const int8x16_t value = vreinterpretq_s8_u32(vdupq_n_u32(four ^ 0x80808080u));
+      for (int b = 0; b < 4 * blocks; b++) sums[r][b] = vdotq_s32(sums[r][b], part[b], value);
+    }
+  }
+  for (int r = 0; r < rows; r++)
+    for (int b = 0; b < blocks; b++) {
+      int32_t each[COLUMNS];
+      for (int j = 0; j < 4; j++) vst1q_s32(each + 4 * j, sums[r][4 * b + j]);
+      finish16(p, first + b * COLUMNS, load8i(each), load8i(each + 8), y + (size_t)r * stride + b * COLUMNS);
+    }
 #else
   for (int r = 0; r < rows; r++)
     for (int b = 0; b < blocks; b++) {

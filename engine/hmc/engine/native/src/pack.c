@@ -67,7 +67,7 @@ static void put_matrix(packed *p, const hmc_matrix *matrix, int first, int8_t *r
         total += row[k];
       }
       put_integers(p, first + c, row);
-      p->offsets[first + c] = (int32_t)(total * (p->range.is_signed ? 0 : p->range.zero));
+      p->offsets[first + c] = (int32_t)(total * ((p->range.is_signed ? 0 : p->range.zero) - SHIFT));
       p->scales[first + c] = matrix->scales[c];
     } else {
       put_floats(p, first + c, (const float *)matrix->weight + (size_t)c * p->inputs);
