@@ -54,9 +54,26 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
+_OWN = {name: getattr(gc, name) for name in ("freeze", "unfreeze", "get_freeze_count")}
+"""The functions of the collector."""
+
+
 def pytest_collection_finish() -> None:
-    """Every collection of garbage would look through all tests and libraries again, which stay to the end."""
+    """Collecting garbage skips all tests and what they have imported, which stay to the end: hosts collect it whenever
+    a level leaves. They see nothing frozen, as before they serve."""
     gc.collect()
+    gc.freeze()
+    gc.freeze = gc.unfreeze = lambda: None
+    gc.get_freeze_count = lambda: 0
+
+
+@pytest.fixture
+def own_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The collector of a process that has frozen nothing yet, and can."""
+    for name, function in _OWN.items():
+        monkeypatch.setattr(gc, name, function)
+    gc.unfreeze()
+    yield
     gc.freeze()
 
 

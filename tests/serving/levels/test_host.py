@@ -458,6 +458,7 @@ def test_auto_steps_down_under_load(host: ModelHost, factory: FakeFactory, prior
     assert chosen(host, auto, priority) == "h12"  # for a while
 
 
+@pytest.mark.usefixtures("own_collector")
 def test_a_level_that_was_loaded_before_the_collector_was_frozen_is_freed() -> None:
     class Loaded:
         """Refers to itself, as a level and its threads do."""

@@ -55,6 +55,7 @@ def test_a_server_that_cannot_announce_itself_stops(bundle: Path, factory: FakeF
     assert {t.closed for t in factory.made} == {"cancelled"}
 
 
+@pytest.mark.usefixtures("own_collector")
 def test_while_it_serves_neither_the_collector_nor_other_threads_hold_up_calls(
     bundle: Path, factory: FakeFactory
 ) -> None:
