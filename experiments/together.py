@@ -15,11 +15,15 @@ of another. Until --close of the time, heads are closed five at a time, those of
 
 The learning rate falls to zero with the time, so a run ends when it should on any machine. Each of --share batches
 until that part of the time is segmented with BPE-dropout 0.1. OUT gets the checkpoint `final` at 8 bits, and `log.txt`.
+A run that was killed goes on from its last state, of which it saves one a minute; a run that has ended does nothing.
+With --translate it writes what each level makes of those texts, `outputs.json.gz`, when it has trained.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -30,29 +34,34 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from experiments.kinds import KINDS as TEXTS
+from experiments.kinds import table
 from experiments.support.script import run_script
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import slim_tensors
 from hmc.artifact.model.heads import KINDS, HeadLayout, HeadScores, rank_heads, select_heads
+from hmc.artifact.storage.files import write_whole
 from hmc.training.data.batches import Batch, made_ahead, make_batch, plan_epoch
 from hmc.training.data.corpus import Splitting, TokenCorpus
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.distillation.teacher import NOTHING, Distillation, Teacher
 from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
+from hmc.training.model.evaluate import translate
 from hmc.training.model.importance import corpus_importance
 from hmc.training.model.regimes import select_layout
 from hmc.training.runs.optimizer import make_optimizer
 from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
+from hmc.training.runs.state import load_state, save_state
 from hmc.training.runs.updater import Masks, Updater
 
+OUTPUTS = "outputs.json.gz"
 SHARED_EVERY = 15.0
 """Seconds between two copies of the weights that others follow."""
 LONGEST = 120.0
 """Seconds that ten updates count at most: time in which a process was stopped is no training."""
-SAVED_EVERY = 200
-"""Updates between two checkpoints."""
+SAVED_EVERY = 60.0
+"""Seconds of training between two saved states."""
 AT_ONCE = 5
 """Heads that are closed at a time."""
 JUDGES = 3
@@ -88,12 +97,16 @@ class Run:
         full = {kind: np.full((len(self.layout[kind]), self.model.arch.heads), OPEN, np.float32) for kind in KINDS}
         self.scores: HeadScores = full if options.close or self.base.gates is None else self.base.gates
         self.judged = self.batches(Splitting(), options.seed + 50)
+        self.state = options.out / "state"
+        if self.state.is_dir():
+            self.restore()
 
     def batches(self, segmentation: Splitting, seed: int) -> Iterator[Batch]:
         """Endless batches of the training text."""
         options, pad, pinned = self.options, self.model.arch.pad_id, self.fabric.device.type == "cuda"
-        files = [str(options.text / f"train.{kind}.tsv.gz") for kind in TEXTS]
-        vocabulary, cache = Vocabulary(self.base.tokenizer), options.out / f"cache-{self.fabric.global_rank}"
+        files = [*(str(options.text / f"train.{kind}.tsv.gz") for kind in TEXTS), *map(str, options.more)]
+        vocabulary = Vocabulary(self.base.tokenizer)
+        cache = options.cache or options.out / f"cache-{self.fabric.global_rank}"
         corpus, epoch = TokenCorpus.build(files, vocabulary, 128, cache, ("en", "de"), segmentation), 0
         while True:
             for rows in plan_epoch(corpus, options.batch_tokens, seed, epoch):
@@ -103,7 +116,7 @@ class Run:
 
     def mixed(self) -> Iterator[Batch]:
         """Batches of plain text, and for a time as many that are segmented at random."""
-        seed = self.options.seed + 1000 * self.fabric.global_rank
+        seed = self.options.seed + 1000 * self.fabric.global_rank + 10_000 * self.updates  # that of a resumed run
         plain, dropped = self.batches(Splitting(), seed), self.batches(Splitting(0.1, 3), seed + 100)
         draw = np.random.default_rng([seed, 5])
         while True:
@@ -151,6 +164,7 @@ class Run:
     def train(self) -> None:
         """Trains until the time is over, and writes the checkpoint."""
         options, seen, shared, last = self.options, 0.0, 0.0, time.time()
+        saved, began = self.active, self.updates
         name = options.out / ("log.txt" if self.fabric.is_global_zero else f"log-{self.fabric.global_rank}.txt")
         with name.open("a", buffering=1, encoding="utf-8") as log:
             while self.active < options.seconds:
@@ -158,7 +172,7 @@ class Run:
                 rate = options.rate * min(1 - self.part, (self.part + 1e-3) / options.warm)
                 self.updates += 1
                 self.updater.update(self.updates, None, {"weights": rate}, self.passes())
-                if self.updates == 1:  # text was prepared for it
+                if self.updates == began + 1:  # text was prepared for it
                     last = time.time()
                 if self.updates % 10:
                     continue
@@ -176,12 +190,40 @@ class Run:
                     heads = f"{self.open} heads  " if options.close else ""
                     text = f"{self.updates} updates  {self.active:.0f} s  {heads}rate {rate:.2e}  loss {loss:.4f}"
                     print(text, file=log)
-                if self.updates % SAVED_EVERY == 0 and not (options.close and self.open > self.budgets[0]):
-                    self.write()
+                if self.active - saved > SAVED_EVERY:
+                    saved = self.active
+                    self.save()
             if options.shares:
                 self.share()
             print(f"end: {self.updates} updates", file=log)
         self.write()
+
+    def save(self) -> None:
+        """Saves what a run goes on from."""
+        scores = {kind: np.asarray(self.scores[kind]).tolist() for kind in KINDS}
+        progress = {"active": self.active, "updates": self.updates, "scores": scores}
+        save_state(self.state, self.model, self.updater.optimizer, progress, self.fabric)
+
+    def restore(self) -> None:
+        """Goes on from the saved state, with batches that were not seen just before."""
+        progress = load_state(self.state, self.model, self.updater.optimizer, self.fabric)
+        self.active = progress["active"]
+        self.updates = progress["updates"]
+        self.part = self.active / self.options.seconds
+        self.scores = {kind: np.asarray(progress["scores"][kind], np.float32) for kind in KINDS}
+
+    def translate(self) -> None:
+        """Writes the translations of every level: level → text → lines."""
+        options, vocabulary = self.options, Vocabulary(self.base.tokenizer)
+        found: dict[str, dict[str, list[str]]] = {}
+        for number in self.budgets or [self.layout.total]:
+            if self.budgets:
+                select_layout(self.model, self.layout, self.level(number))
+            for path in options.translate:
+                sources = [source for source, _ in table(path)]
+                lines = translate(self.model, vocabulary, sources, beam=options.beam, batch_size=256)
+                found.setdefault(f"h{number}", {})[path.name] = lines
+        write_whole(options.out / OUTPUTS, gzip.compress(json.dumps(found).encode(), mtime=0))
 
     def share(self) -> float:
         """Writes the weights for those who follow; returns the time."""
@@ -237,12 +279,22 @@ def main() -> None:
     parser.add_argument("--distill", type=float, default=0.9, help="share of the divergence in the loss")
     parser.add_argument("--follows", type=Path, help="file from which the teacher's weights are taken")
     parser.add_argument("--shares", type=Path, help="file to which weights are written for those who follow")
+    parser.add_argument("--more", type=Path, nargs="*", default=[], help="texts beside those of the six kinds")
+    parser.add_argument("--cache", type=Path, help="folder of tokens that several runs share")
+    parser.add_argument("--translate", type=Path, nargs="*", default=[], help="texts to translate at the end")
+    parser.add_argument("--beam", type=int, default=4, help="beam of these translations")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--devices", type=int, default=1, help="processes, each with batches of its own")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    Run(options).train()
+    if (options.out / "done").exists():
+        return
+    run = Run(options)
+    run.train()
+    if options.translate and run.fabric.is_global_zero:
+        run.translate()
+    (options.out / "done").touch()
 
 
 if __name__ == "__main__":
