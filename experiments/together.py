@@ -50,7 +50,7 @@ from hmc.training.model.evaluate import translate
 from hmc.training.model.importance import corpus_importance
 from hmc.training.model.regimes import select_layout
 from hmc.training.runs.optimizer import make_optimizer
-from hmc.training.runs.processes import make_fabric
+from hmc.training.runs.processes import computes_bf16, make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
 from hmc.training.runs.state import load_state, save_state
 from hmc.training.runs.updater import Masks, Updater
@@ -76,7 +76,8 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         torch.manual_seed(options.seed)
         self.options, self.base = options, load_checkpoint(options.checkpoint)
-        self.fabric = make_fabric(RunSection(device=options.device, precision="bf16-mixed", devices=options.devices))
+        run = RunSection(device=options.device, devices=options.devices)
+        self.fabric = make_fabric(run.model_copy(update={"precision": "bf16-mixed"}) if computes_bf16(run) else run)
         self.model = model_from_checkpoint(self.base, dropout=options.dropout).to(self.fabric.device)
         self.part, self.active, self.updates = 0.0, 0.0, 0
         self.distillation = NOTHING

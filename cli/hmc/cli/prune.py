@@ -157,7 +157,12 @@ class TrainingOptions:
     ] = None
     seed: Annotated[int, opt(TRAINING, "Seed of gates, batches and dropout.")] = 1
     precision: Annotated[
-        str | None, opt(TRAINING, "32-true or bf16-mixed. Default: as in the checkpoint's recipe, else 32-true.")
+        str | None,
+        opt(
+            TRAINING,
+            "32-true or bf16-mixed. Default: as in the checkpoint's recipe; 32-true where the device has no "
+            "products of bf16.",
+        ),
     ] = None
     compile_loss: Annotated[
         bool,

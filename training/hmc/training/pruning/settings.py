@@ -11,6 +11,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, Kind
 from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
+from hmc.training.runs.processes import computes_bf16
 from hmc.training.runs.recipe import OptimizerName, Precision, RunSection, TokenizerSection, TrainSection
 from hmc.training.section import Section
 
@@ -128,7 +129,8 @@ class PruneSettings(Section):
     def following(self, provenance: dict[str, Any]) -> PruneSettings:
         """Fills in what is not set from the provenance of the checkpoint that is pruned.
 
-        BPE-dropout and precision are those of its recipe. Each stage gets a quarter of the updates that the checkpoint
+        BPE-dropout and precision are those of its recipe; but where the device has no products of bf16, they are of
+        fp32. Each stage gets a quarter of the updates that the checkpoint
         was trained with, from `LEAST_STEPS` to `MOST_STEPS`: a short try is not followed by a long pruning. A
         checkpoint that says nothing has no BPE-dropout, fp32 and `MOST_STEPS`.
 
@@ -138,7 +140,8 @@ class PruneSettings(Section):
         updates = _own_updates(provenance)
         steps = MOST_STEPS if updates is None else min(MOST_STEPS, max(LEAST_STEPS, round(updates / 4)))
         more: dict[str, Any] = {name: steps for name in ("close_steps", "recover_steps") if getattr(self, name) is None}
-        if "precision" not in self.run.model_fields_set and (precision := _own_precision(provenance)):
+        precision = None if "precision" in self.run.model_fields_set else _own_precision(provenance)
+        if precision == "32-true" or (precision and computes_bf16(self.run)):
             more["run"] = self.run.model_copy(update={"precision": precision})
         return found.model_copy(update=more)
 
