@@ -111,13 +111,14 @@ def profiled(server: BackgroundServer, client: Worker, asked: dict[str, Any], lo
     stats: Any = pstats.Stats(profile)
     total = sum(each[2] for each in stats.stats.values())
     parts: dict[str, float] = defaultdict(float)
-    for function, (_, _, own, _, callers) in stats.stats.items():
-        if function[0] != "~":
-            parts[part_of(function[0])] += own
-            continue
-        parts["gRPC, and switches between tasks"] += own if not callers or "Context" in function[2] else 0.0
-        for caller, (_, _, of_caller, _) in () if "Context" in function[2] else callers.items():
-            parts[part_of(caller[0])] += of_caller
+    for (file, _, name), (_, _, own, _, callers) in stats.stats.items():
+        if file != "~":
+            parts[part_of(file)] += own
+        elif "Context" in name or not callers:
+            parts[GRPC] += own
+        else:
+            for caller, (_, _, of_caller, _) in callers.items():
+                parts[part_of(caller[0])] += of_caller
     for part, own in sorted(parts.items(), key=lambda each: -each[1]):
         print(f"      {loop_us * own / total:6.1f} us  {part}")
     for (file, line, name), (_, times, own, _, _) in sorted(stats.stats.items(), key=lambda each: -each[1][2])[:number]:
@@ -125,10 +126,11 @@ def profiled(server: BackgroundServer, client: Worker, asked: dict[str, Any], lo
         print(f"      {loop_us * own / total:6.1f} us  {times / len(asked['texts']):5.1f} times  {where}{name}")
 
 
+GRPC = "gRPC, and switches between tasks"
 PARTS = {
     "asyncio/": "asyncio",
     "selectors": "asyncio",
-    "grpc/": "gRPC, and switches between tasks",
+    "grpc/": GRPC,
     "sentencepiece": "tokens",
     "serving/text/": "tokens",
     "artifact/tokenizer": "tokens",
