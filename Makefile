@@ -8,9 +8,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Extra arguments of the PyTorch install only, for whoever wants another build of it than their package index's default.
 TORCH_PIP_ARGS ?=
 
-# Which build of ONNX Runtime is installed: gpu, which also computes on CPUs, or cpu, which is 230 MB less to download.
-RUNTIME ?= gpu
-export HEADMASK_RUNTIME = $(RUNTIME)
+# Which build of ONNX Runtime is installed: gpu, which also computes on CPUs, or cpu, which is 230 MB less to download. An
+# environment can hold only one of the two. Unless it is named here, the tests take gpu, and the demo cpu where there is no GPU.
+RUNTIME ?=
+GPU := $(wildcard /dev/nvidiactl)
+DEMO_RUNTIME = $(or $(RUNTIME),$(if $(GPU)$(wildcard $(VENV)/.dev-ready),gpu,cpu))
+export HEADMASK_RUNTIME = $(or $(RUNTIME),gpu)
 
 # Processes that share the tests: one more than two cores, because tests of servers wait half of their time. Each gives
 # PyTorch one thread, so that they do not wait for each other's. Bytecode is kept: tests start many processes.
@@ -57,6 +60,7 @@ docs: $(VENV)/.dev-ready ## Write the pages that are made from the code, and the
 
 site: $(VENV)/.site-ready ## Build the site of the documents into build/site; dead links and anchors fail
 	$(BIN)/zensical build --clean --strict
+	$(BIN)/python -m tests.site build/site
 
 release: $(VENV)/.dev-ready ## Build wheel, source distribution, bills of materials and checksums into dist/
 	$(BIN)/python .ci/release.py
@@ -75,13 +79,17 @@ $(BIN)/python:
 
 # What `hmc demo` needs: serving, the compiler and the plot. No PyTorch.
 $(VENV)/.demo-ready: pyproject.toml hatch_build.py constraints.txt | $(BIN)/python
-	$(PIP) install -e '.[demo]' -c constraints.txt
+	@echo "Installing what the demo needs into $(VENV), with ONNX Runtime for $(DEMO_RUNTIME): a minute or two."
+	@HEADMASK_RUNTIME=$(DEMO_RUNTIME) $(PIP) install --quiet -e '.[demo]' -c constraints.txt
 	@touch $@
 
 # Everything. PyTorch comes first and by its exact version: left to the resolver, a range takes the newest build there
 # is, with several gigabytes of libraries that nothing here is tested with. Most of the files are never imported: those
 # that are get their bytecode when they first are.
 $(VENV)/.dev-ready: pyproject.toml hatch_build.py constraints.txt | $(BIN)/python
+	@$(if $(GPU)$(TORCH_PIP_ARGS),,echo "There is no GPU here, and PyTorch for GPUs is several gigabytes to download. To take the small build" \
+	  "for CPUs, stop this and type: make TORCH_PIP_ARGS='--index-url https://download.pytorch.org/whl/cpu' $(MAKECMDGOALS)")
+	@$(if $(filter gpu,$(HEADMASK_RUNTIME)),$(PIP) uninstall --quiet --yes onnxruntime,$(PIP) uninstall --quiet --yes onnxruntime-gpu)
 	$(PIP) install --no-compile torch==2.13.0 $(TORCH_PIP_ARGS)
 	$(PIP) install --no-compile -e '.[dev]' -c constraints.txt
 	@touch $@ $(VENV)/.demo-ready

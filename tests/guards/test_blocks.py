@@ -44,7 +44,7 @@ ELSEWHERE = {
 
 NOT_RUN = {
     r"make |\.ci/|.*-m build|tar |tests/protos/": "builds; test_release.py and test_stubs.py do it",
-    r"python3 -m venv|pip |pipx ": "downloads; test_clean_install.py installs the wheel",
+    r"python3 -m venv|pip |pipx |\. \.venv/": "downloads; test_clean_install.py installs the wheel",
     r"python3\.12 experiments/installs": "needs another Python",
     r".*docker |kubectl ": "needs Docker or a cluster; tests/deploy reads the files",
     r"export RAY|ray |serve deploy|hmc .*--engine ray": "needs Ray; tests/serving/ray runs it",

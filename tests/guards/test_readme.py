@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from tests.cli.test_serve import serving
 from tests.guards.pages import README, calls_of, steps
-from tests.processes import REPOSITORY
+from tests.processes import REPOSITORY, environment
 from tests.tiny import SENTENCES
 from typer.testing import CliRunner
 
@@ -20,6 +23,31 @@ from hmc.cli.main import build
 def test_readme_gives_the_command(repository: Path, command: str) -> None:
     assert f"make {command}" in (repository / "README.md").read_text(encoding="utf-8")
     assert f"\n{command}:" in (repository / "Makefile").read_text(encoding="utf-8")
+
+
+def recipes(repository: Path, venv: Path, *goals: str) -> str:
+    """The commands that make would run for a new environment at `venv`."""
+    (venv / "bin").mkdir(parents=True, exist_ok=True)
+    (venv / "bin" / "python").touch()
+    command = ["make", "--dry-run", "--no-print-directory", "-C", str(repository), f"VENV={venv}", "GPU=", *goals]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_the_demo_installs_quietly_and_without_cuda_where_there_is_no_gpu(repository: Path, tmp_path: Path) -> None:
+    said = recipes(repository, tmp_path, "demo")
+    assert re.search(r"HEADMASK_RUNTIME=cpu \S+ -m pip .*install --quiet -e '\.\[demo\]'", said)
+    assert "HEADMASK_RUNTIME=gpu" in recipes(repository, tmp_path, "RUNTIME=gpu", "demo")
+    (tmp_path / ".dev-ready").touch()
+    assert "HEADMASK_RUNTIME=cpu" not in recipes(repository, tmp_path, "demo"), "the tests' environment has the other"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_the_small_pytorch_is_named_before_the_large_one_is_downloaded(repository: Path, tmp_path: Path) -> None:
+    said = recipes(repository, tmp_path, "test")
+    assert "TORCH_PIP_ARGS='--index-url https://download.pytorch.org/whl/cpu' test" in said
+    assert said.index("TORCH_PIP_ARGS") < said.index("install --no-compile torch")
+    assert "several gigabytes" not in recipes(repository, tmp_path, "TORCH_PIP_ARGS=--pre", "test")
 
 
 QUICK = {

@@ -36,6 +36,7 @@ def command(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _require_extra()
     from hmc.artifact.bundle.manifest import read_manifest
+    from hmc.artifact.bundle.order import why_default
     from hmc.artifact.storage.files import write_whole
     from hmc.benchmark.report.results import busy
     from hmc.benchmark.report.tables import advice
@@ -58,9 +59,12 @@ def command(
     with steps.step("Measure quality and speed") as progress:
         report = demo.benchmark(progress)
     picture = demo.draw(report)
-    recommended = read_manifest(demo.bundle).default_level
-    console.print(_result_table(report, recommended))
-    steps.note(f"Recommended: {recommended}. {advice(report) or ''}".strip())
+    manifest = read_manifest(demo.bundle)
+    console.print(_result_table(report, manifest.default_level))
+    said = (advice(report) or "").removeprefix("Take ")
+    steps.note(f"Recommended: {said}")
+    if not said.startswith(f"{manifest.default_level},"):
+        steps.note(why_default(manifest))
     if sentence := busy(report):
         steps.note(sentence)
     if not report.peers:

@@ -1,6 +1,6 @@
 // The playground: reads the text and the choices, and keeps the cards up to date.
 
-import { asCurl, listLevels, listModels, setToken, translate, translateDocument } from "./api.js";
+import { asCurl, listLevels, listModels, setToken, timeOf, translate, translateDocument } from "./api.js";
 import { Card } from "./card.js";
 import { byId, copy, language, make } from "./dom.js";
 import { headsPerLayer } from "./heads.js";
@@ -41,8 +41,8 @@ function scale(shown) {
   for (const card of shown) card.scale(longest);
 }
 
-// One level after the other, so that their times can be compared. The first request of a kind opens graphs on the server,
-// so it is sent again for its time.
+// One level after the other, so that their times can be compared. The time is that of a request of its own, without
+// alignment. The first one of a kind opens graphs on the server, so it is sent twice.
 async function translateAll() {
   clearTimeout(timer);
   running?.abort();
@@ -72,7 +72,8 @@ async function translateAll() {
       const answer = await translate(request, signal);
       card.show(wanted, answer, { source, target });
       const kind = JSON.stringify([model.name, request.level, request.beam]);
-      card.time(opened.has(kind) ? answer : await translate(request, signal));
+      if (!opened.has(kind)) await timeOf(request, signal);
+      card.time(await timeOf(request, signal));
       opened.add(kind);
       scale(shown);
       showCurl(request);
