@@ -49,7 +49,7 @@ def test_quality_and_times_have_one_reference_which_is_measured(tiny_bundle: Pat
     assert report.conditions.latency_reference == report.conditions.quality_reference == "full"
     assert report.levels[0].quality[0].bleu_delta == 0
     assert report.levels[0].latency[0].ratio == 1
-    assert "divided by that of full," in report.contract
+    assert "divided by full's," in report.contract
     assert "ΔBLEU is against full," in report.contract
     assert report.levels[0].memory is not None
 

@@ -135,7 +135,7 @@ def test_what_a_level_computes(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> N
     assert ran.stdout.startswith("encode, once a sentence: ")
     lines = ran.stdout.splitlines()
     assert lines[-2].endswith(" → best tokens")
-    assert lines[-1].endswith(" MiB of these weights are the first rows and columns of those of wider levels")
+    assert lines[-1].endswith(" MiB of these weights are the first rows and columns of wider levels' matrices")
     widest = done(hmc("levels", tiny_bundle, "--program", "full-int8")).stdout.splitlines()
     assert widest[-1].endswith(" → best tokens")
     program = json.loads(done(hmc("levels", tiny_bundle, "--program", "h5", "--json")).stdout)

@@ -158,7 +158,7 @@ def self_test(clock: Clock | None = None, progress: Callable[[str], None] = lamb
 
 
 def recovered(clock: Clock) -> list[Check]:
-    """The percentiles of requests of known times, 5 to 25 ms, measured as those of a level."""
+    """The percentiles of requests of known times, 5 to 25 ms, measured as the requests of a level."""
     times = np.random.default_rng(1).permutation(np.linspace(0.005, 0.025, 700)).tolist()
     [result] = _timed({"fake": FakeEngine(times, clock)}, len(times), 1, clock)
     return _percentiles("requests", times, (result.p50_ms, result.p95_ms, result.p99_ms))

@@ -50,8 +50,8 @@ def command(
         int,
         opt(
             SEARCH,
-            "Translations kept of each sentence, with their scores; the best one goes into the training text, or "
-            "that of --reference.",
+            "Translations kept of each sentence, with their scores; the best one goes into the training text, or, "
+            "with --reference, the one nearest to the reference.",
         ),
     ] = 1,
     length_penalty: Annotated[float, opt(SEARCH, "Hypotheses are ranked by log P / length ^ this.")] = 1.0,

@@ -114,7 +114,7 @@ def _print_program(bundle: Path | None, level: str, json_output: bool) -> None:
     typer.echo("\n".join(describe(found, manifest.architecture)))
     wider = sum(place.bytes for place in found.tensors.values() if place.file not in chosen.files)
     if wider:
-        typer.echo(f"{wider / 2**20:.1f} MiB of these weights are the first rows and columns of those of wider levels")
+        typer.echo(f"{wider / 2**20:.1f} MiB of these weights are the first rows and columns of wider levels' matrices")
 
 
 def _of_server(address: str, model: str | None, token: str | None, tls: Tls, timeout: float) -> LevelList:

@@ -59,7 +59,7 @@ class OperationOptions:
         bool | None,
         opt(
             OPERATION,
-            "Let the log hold texts: those of every call, and what unexpected errors quote.",
+            "Let texts appear in the log: the texts of every call, and texts that unexpected errors quote.",
             "--log-texts/--no-log-texts",
         ),
     ] = None
@@ -172,8 +172,8 @@ class LevelOptions:
         bool | None,
         opt(
             LEVELS,
-            "Load a level when it is first requested. Of several models, only the first one and those of --levels "
-            "load their default level at the start.",
+            "Load a level when it is first requested. The first model, and models that --levels names, load "
+            "their default level at the start.",
             "--lazy/--no-lazy",
         ),
     ] = None
@@ -182,7 +182,7 @@ class LevelOptions:
         opt(
             LEVELS,
             "Most memory of this machine for the weights of all levels, such as 4GiB. With --lazy, a level that "
-            "needs room takes that of idle ones, least recently used first.",
+            "needs room unloads idle levels, least recently used first.",
             metavar="SIZE",
             show_default="no limit",
         ),

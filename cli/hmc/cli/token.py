@@ -27,7 +27,7 @@ def new(
         list[str], typer.Option(help="What the token opens: translate, admin or metrics. Repeatable.", metavar="SCOPE")
     ],
     texts_per_second: Annotated[float | None, opt(LIMITS, "Texts a second. Default: no limit.")] = None,
-    burst: Annotated[int | None, opt(LIMITS, "Texts at once after a pause. Default: those of one second.")] = None,
+    burst: Annotated[int | None, opt(LIMITS, "Texts at once after a pause. Default: as many as in one second.")] = None,
     max_characters: Annotated[int | None, opt(LIMITS, "Characters in one call. Default: no limit.")] = None,
     weight: Annotated[float | None, opt(LIMITS, "Share of a busy server. Default: 1.")] = None,
     out: Annotated[

@@ -77,7 +77,7 @@ def command(
     """Import, prune, compile and serve a model in one command. Steps that an earlier run finished are not repeated.
 
     The levels are measured with --eval, or else on text of --source: their BLEU then says how far they agree with the
-    model's own translations (those of the unpruned model, or at fp32), which is not BLEU against people.
+    model's own translations, by the unpruned model or at fp32. That is not BLEU against people.
 
     `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options. Variables
     such as HMC_TOKEN, and the file that HMC_CONFIG names, set the server up as they do for `hmc serve`.

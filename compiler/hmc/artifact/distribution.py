@@ -1,4 +1,4 @@
-"""The installed distribution: its version, those of what it works with, and how to install more of it."""
+"""The installed distribution: its version, the versions of the packages that it uses, and how to install its extras."""
 
 from __future__ import annotations
 

@@ -135,7 +135,10 @@ def notes_of(config: CheckpointConfig) -> list[str]:
     lossy = lossy_note(config)
     notes = [lossy] if lossy else []
     if options:
-        notes.append(f"The model's own decoding defaults, which every request has to give: {', '.join(options)}.")
+        notes.append(
+            f"The model comes with decoding defaults that HMC does not apply by itself: {', '.join(options)}. To decode "
+            "as its authors did, send them with each request."
+        )
     if left:
         notes.append(f"Settings of the model that HMC ignores: {', '.join(left)}.")
     return notes

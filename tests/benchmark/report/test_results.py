@@ -32,7 +32,7 @@ def test_the_contract_says_what_is_timed_and_what_is_not() -> None:
         "at batch 1 and beam 4.",
         "Not timed: loading, warm-up, gRPC, and the first request of every level at each setting.",
         "Rounds: 1. All levels are loaded in one process.",
-        "Ratio: a level's time divided by that of full, median over the rounds; below 1 is faster",
+        "Ratio: a level's time divided by full's, median over the rounds; below 1 is faster",
         "h72-int8 on cpu; 2 threads for each level",
         "ΔBLEU is against full, with a 95 % interval by paired bootstrap (Koehn 2004, 1000 resamples)",
         "the two-sided p-value of sacreBLEU's paired approximate randomisation (--paired-ar, 10000 trials)",

@@ -149,7 +149,7 @@ class LevelMeter:
         return replace(candidate, p50_ms=median_of(fastest) * ratio, p50_interval=within)
 
     def _time(self, translators: Mapping[str, Translator], level: str) -> float:
-        """Times one of the translators in turns with the others; the first is that of the first level. Returns the
+        """Times one of the translators in turns with the others. The first translator runs the first level. Returns the
         median milliseconds, and keeps the rounds where the latency is a limit."""
         results = measure_latency(
             translators,

@@ -89,7 +89,7 @@ async def sweep(measure: Measure, rates: Sequence[float]) -> list[LoadPoint]:
 async def search(measure: Measure, start: float) -> list[LoadPoint]:
     """Finds the highest rate that is held: doubles or halves from `start`, then halves the gap on a logarithmic scale.
 
-    Returns all rates that were tried, by rate. What is tried is the rate asked for; a point has that of its calls.
+    Returns all rates that were tried, by rate. The key is the rate asked for; a point has the rate that its calls had.
     """
     found: list[LoadPoint] = []
 
@@ -116,7 +116,7 @@ GRACE_S = 60.0
 
 @dataclass(frozen=True)
 class Reply:
-    """How a call ended; the fields are those of `LoadCall`."""
+    """How a call ended, with the fields of `LoadCall`."""
 
     outcome: Outcome
     status: str = "OK"
@@ -129,7 +129,7 @@ Send = Callable[[int], Awaitable[Reply]]
 
 
 class _Load:
-    """The calls of one load while it runs. Its clock is that of the event loop."""
+    """The calls of one load while it runs. It uses the clock of the event loop."""
 
     def __init__(
         self, send: Send, due: Sequence[float], objective: LatencyObjective | None, began: float | None

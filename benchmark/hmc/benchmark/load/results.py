@@ -80,7 +80,7 @@ class LoadPoint:
     p50_interval: Interval | None
     """95 %, over slices of the time."""
     drift: float | None
-    """Median latency of the later half over that of the earlier half, minus 1; None with too few calls."""
+    """Median latency of the later half, divided by the earlier half's, minus 1; None with too few calls."""
     late_ms: float
     """The longest time by which the generator sent a call too late. It is part of the latency."""
     stopped: bool

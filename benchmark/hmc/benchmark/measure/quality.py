@@ -79,7 +79,7 @@ def cut_sources(outputs: Iterable[Output], test_set: TestSet) -> str:
 
 
 def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Quality:
-    """Scores `output`, and compares its BLEU with that of `baseline`. Both are translations of `test_set`.
+    """Scores `output`, and compares its BLEU with the BLEU of `baseline`. Both are translations of `test_set`.
 
     Raises InvalidRequestError without references, and for a single sentence, which has no significance.
     """

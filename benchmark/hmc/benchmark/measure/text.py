@@ -77,7 +77,7 @@ class TestSet:
     def read(
         cls, src: Path | str, ref: Path | str | None = None, *, name: str | None = None, limit: int | None = None
     ) -> TestSet:
-        """Reads the first `limit` lines (None: all) of both files. name: by default that of `src` without suffixes.
+        """Reads the first `limit` lines (None: all) of both files. name: by default the name of `src` without suffixes.
 
         Raises InvalidRequestError as `read_sentences` does, for files of different lengths, for a single pair, and for
         a source line that is too long to be translated.

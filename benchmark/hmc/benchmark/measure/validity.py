@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 MISSED = 0.0013
-"""The risk that is taken that no request at all was slower than a percentile: that of three standard deviations."""
+"""A percentile is reported only if the probability that no measured request was slower is at most this."""
 DRIFT, SPREAD = 0.05, 0.20
 """Beyond these a measurement is called unsteady: see `Steadiness`."""
 OUTLYING = 2.0
@@ -86,7 +86,7 @@ class Steadiness:
     """Whether the rounds took alike. All are None with fewer than `FEWEST_ROUNDS` rounds."""
 
     drift: float | None = None
-    """Median time of the later half of the rounds over that of the earlier half, minus 1."""
+    """Median time of the later half of the rounds, divided by the median time of the earlier half, minus 1."""
     spread: float | None = None
     """Slowest minus fastest round, over the median round."""
     outliers: int | None = None

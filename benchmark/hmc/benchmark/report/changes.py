@@ -44,7 +44,7 @@ class TimeChange:
     beside: str = ""
     """The first system of both reports; empty for that system itself."""
     beside_change: float | None = None
-    """As `change`, of the time over that of `beside` in the same round: the speed of the machine is not in it."""
+    """As `change`, of the time divided by the time of `beside` in the same round: the machine's speed cancels out."""
     beside_interval: Interval | None = None
     """95 %, of `beside_change`."""
 
@@ -284,7 +284,7 @@ def _warnings(before: Report, after: Report) -> list[str]:
             found.append(f"The number of {name} differs: {one} and {other}.")
     references = [[sentence.reference for sentence in report.sentences] for report in (before, after)]
     if references[0] != references[1] and all(any(each) for each in references):
-        found.append("The references differ: BLEU of both is counted with those of the second report.")
+        found.append("The references differ: BLEU of both is counted with the references of the second report.")
     versions = before.machine.versions, after.machine.versions
     if changed := [name for name in versions[0] if versions[1].get(name) not in (None, versions[0][name])]:
         found.append("Versions differ: " + ", ".join(f"{n} {versions[0][n]} → {versions[1][n]}" for n in changed) + ".")

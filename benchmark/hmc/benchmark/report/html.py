@@ -182,7 +182,7 @@ def _peers(report: Report) -> str:
         "version",
         "request",
         "fastest setting",
-        f"translations equal to those of {escape(report.conditions.latency_reference)}",
+        f"translations equal to the translations of {escape(report.conditions.latency_reference)}",
     ]
     rows = [[escape(cell) for cell in row] for rows in setting_rows(report) for row in rows]
     return "<h2>Settings of the engines</h2>" + table(

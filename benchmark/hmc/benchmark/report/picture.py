@@ -37,6 +37,17 @@ STYLE = """
 .quality .q-edge { stroke: #0f6b5a; stroke-width: 2; fill: none; opacity: .55; }
 .quality .q-level { fill: #0f6b5a; stroke: #fff; stroke-width: 1.5; }
 .quality .q-peer { fill: #c04e00; stroke: #fff; stroke-width: 1.5; }
+@media (prefers-color-scheme: dark) {
+  .quality .q-ground { fill: #171f1d; stroke: #2f3b38; }
+  .quality text { fill: #a3b2ad; }
+  .quality .q-title { fill: #e5ece9; }
+  .quality .q-label { fill: #e5ece9; stroke: #171f1d; }
+  .quality .q-note { fill: #cfd8d5; stroke: #171f1d; }
+  .quality .q-grid { stroke: #2a3431; }
+  .quality .q-edge { stroke: #58c4aa; }
+  .quality .q-level { fill: #58c4aa; stroke: #171f1d; }
+  .quality .q-peer { fill: #f4915c; stroke: #171f1d; }
+}
 """
 """Class names begin with q-, because a page that holds the picture has a style of its own."""
 

@@ -138,7 +138,7 @@ class PeerReport(Measured):
     latency: tuple[LatencyResult, ...]
     ter: float | None
     same: float
-    """Share of the sentences whose translation is, letter for letter, that of the reference level."""
+    """Share of the sentences that it translates as the reference level does, letter for letter."""
     translations: tuple[str, ...]
     """As of a level."""
 
@@ -322,7 +322,7 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         f"Percentiles: over all requests of all rounds, nearest rank; p90 needs {requests_needed(90)} requests, p95 "
         f"{requests_needed(95)} and p99 {requests_needed(99)}, and a dash stands where there were fewer. Intervals: "
         f"95 %, over the rounds, where there are {FEWEST_ROUNDS} or more.",
-        f"Ratio: a level's time divided by that of {c.latency_reference}, median over the rounds; below 1 is faster.",
+        f"Ratio: a level's time divided by {c.latency_reference}'s, median over the rounds; below 1 is faster.",
         "Rates: of the timed calls alone; tokens are target tokens, end of sentence included. A level that writes "
         "longer translations needs more time for a request, so compare tokens/s too.",
         f"Devices: {', '.join(f'{level} on {device}' for level, device in devices.items())}; {threads} for each level.",

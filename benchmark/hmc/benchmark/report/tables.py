@@ -88,7 +88,7 @@ def latency_table(report: Report) -> Table:
 def peer_table(report: Report) -> Table:
     """A row for each engine and size of request: its setting there and, where a peer translated the test set, how alike
     its translations are."""
-    title = f"Settings of the engines; same: translations that equal those of {report.conditions.latency_reference}"
+    title = f"Settings of the engines; same: translations equal to {report.conditions.latency_reference}"
     table = table_of(title, ("engine", "version", "request", "setting"), ("same",))
     for rows in setting_rows(report):
         for row in rows:
@@ -179,7 +179,7 @@ def mebibytes(value: int) -> str:
 
 def advice(report: Report) -> str | None:
     """Names the recommended level (`hmc.artifact.bundle.order`), and surely faster ones with what they lose, but none
-    that another level beats. Times are those of the headline setting, which the bundle records.
+    that another level beats. Times are of the headline setting, which the bundle records.
 
     None where quality was not measured.
     """

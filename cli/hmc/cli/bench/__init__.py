@@ -19,7 +19,7 @@ DEFAULT = COMMANDS[0]
 
 
 class DefaultGroup(TyperGroup):
-    """A group whose first command is meant where none is named. `--help` or `-h` alone is that of the group."""
+    """A group with a default command, its first one. `--help` or `-h` alone is the help of the group."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Puts the default command before arguments that name none."""

@@ -1,5 +1,5 @@
-"""Options that several commands share: which server or bundle they use, and at which level; the connection; and
-those of `hmc translate --engine`."""
+"""Options that several commands share: which server or bundle they use, at which level; the
+connection; and the options of `hmc translate --engine`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Tls:
         str | None,
         opt(
             WHERE,
-            "A name that the server's certificate holds, where it is not that of --server.",
+            "A name in the server's certificate, if the certificate does not hold the name of --server.",
             "--tls-name",
             metavar="NAME",
         ),

@@ -46,7 +46,7 @@ SEARCH_VARIANTS: tuple[SearchVariant, ...] = get_args(SearchVariant)
 
 
 def check_level_name(name: str) -> None:
-    """Raises InvalidRequestError for a name that no level can have: a level's name is that of its folder."""
+    """Raises InvalidRequestError for a name that no level can have, because its folder has that name."""
     if problem := _name_problem(name):
         raise InvalidRequestError(problem)
 

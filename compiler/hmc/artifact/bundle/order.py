@@ -1,7 +1,7 @@
 """The order of levels: what each takes, what it gives, and which are worth choosing.
 
 Whoever chooses or ranks levels does it by this order: selectors, `auto`, the default level, the advice of a benchmark,
-lists, the playground. Time is what was measured. A level without a measured time has that of a cost model, and the
+lists, the playground. Time is what was measured. A level without a measured time gets the time of a cost model, and the
 standing says so. Quality is measured BLEU. Between levels that were not scored on the same test set, the one with more
 parameters counts as the better, and then the one of the more exact precision.
 """

@@ -236,7 +236,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
 def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: StoredAs = "float32") -> None:
     """Writes the directory whole or not at all; `dtype` (`float32`, `float16` or `int8`) is how weights are stored.
 
-    Raises InvalidRequestError if `path` holds other files than those of a checkpoint.
+    Raises InvalidRequestError if `path` holds files that no checkpoint has.
     """
     expected = tensor_shapes(
         checkpoint.architecture, checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers

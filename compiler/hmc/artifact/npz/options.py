@@ -79,7 +79,7 @@ def _checked(raw: Mapping[str, Value]) -> tuple[MarianOptions | None, list[str]]
             numbers[name] = int(value)
     decoder_ffn = text_of(raw, "transformer-decoder-dim-ffn", "0")
     if decoder_ffn not in ("0", text_of(raw, "transformer-dim-ffn")):
-        wrong.append(f"{OPTIONS}: transformer-decoder-dim-ffn {decoder_ffn} must be that of the encoder")
+        wrong.append(f"{OPTIONS}: transformer-decoder-dim-ffn {decoder_ffn} must equal the encoder's")
     if is_true(raw, "transformer-pool"):
         wrong.append(f"{OPTIONS}: transformer-pool is not supported")
     if problems + wrong:

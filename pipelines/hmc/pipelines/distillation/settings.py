@@ -11,7 +11,7 @@ from hmc.engine.requests.options import DecodeOptions
 from hmc.pipelines.folders import First
 
 REQUEST, TEACHER, IMPORTED = "distillation.json", "teacher", "checkpoint"
-"""The first file; the folder of the teacher's bundle; that of the checkpoint that a MarianMT directory became."""
+"""The first file; the folder of the teacher's bundle; the folder of the checkpoint made of a MarianMT directory."""
 FIRST = First(REQUEST, 1, "teacher, text or search", may_exist=(IMPORTED,))
 
 
