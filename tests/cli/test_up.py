@@ -177,7 +177,7 @@ def test_what_the_model_asks_for_in_vain_is_said(hmc: Hmc, opus: Path, tmp_path:
     generation = opus / "generation_config.json"
     generation.write_text(json.dumps(json.loads(generation.read_text()) | {"num_beams": 5, "min_length": 6}))
     ran = hmc("up", opus, "-o", tmp_path / "out", "--no-serve")
-    assert "defaults that HMC does not apply by itself: beam_size 5" in ran.stderr
+    assert "defaults that HMC does not apply itself: beam_size 5" in ran.stderr
     assert re.search(r"Settings of the model that HMC ignores: .*\bmin_length\b", ran.stderr)
 
 

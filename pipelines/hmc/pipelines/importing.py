@@ -136,7 +136,7 @@ def notes_of(config: CheckpointConfig) -> list[str]:
     notes = [lossy] if lossy else []
     if options:
         notes.append(
-            f"The model comes with decoding defaults that HMC does not apply by itself: {', '.join(options)}. To decode "
+            f"The model comes with decoding defaults that HMC does not apply itself: {', '.join(options)}. To decode "
             "as its authors did, send them with each request."
         )
     if left:
