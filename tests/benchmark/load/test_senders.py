@@ -14,7 +14,7 @@ from tests.serving.fakes import FakeFactory, write_bundle
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.benchmark.load import server_load
 from hmc.benchmark.load.results import LatencyObjective
-from hmc.benchmark.load.senders import Senders, Target
+from hmc.benchmark.load.senders import LoadTarget, Senders
 from hmc.benchmark.load.server_load import LoadSettings, load_server
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -23,8 +23,8 @@ ANY_TIME = LatencyObjective(600_000.0)
 TEXTS = tuple(f"text {n}" for n in range(40))
 
 
-def target(address: str, **more: object) -> Target:
-    found = Target(address, TEXTS, "h6", 1, 60.0, connections=2, token=None, tls_ca=None)
+def target(address: str, **more: object) -> LoadTarget:
+    found = LoadTarget(address, TEXTS, "h6", 1, 60.0, connections=2, token=None, tls_ca=None)
     return replace(found, **more)  # type: ignore[arg-type]
 
 

@@ -28,7 +28,7 @@ MOST_LINE = 2**30
 
 
 @dataclass(frozen=True)
-class Target:
+class LoadTarget:
     """What is sent, and where to."""
 
     address: str
@@ -43,7 +43,7 @@ class Target:
 
 
 @asynccontextmanager
-async def sender(target: Target) -> AsyncIterator[Send]:
+async def sender(target: LoadTarget) -> AsyncIterator[Send]:
     """Makes calls in this process.
 
     Raises UnavailableError where no server answers, and the error of a first call, which is none of load: a wrong
@@ -107,7 +107,7 @@ async def send_share(send: Send, share: Share) -> Ran:
 class Senders:
     """This process and others that send with it. Use it in an `async with` block of one event loop."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LoadTarget) -> None:
         self._target = target
         self._stack = AsyncExitStack()
         self._others: list[asyncio.subprocess.Process] = []
@@ -159,7 +159,7 @@ class Senders:
 
 
 @asynccontextmanager
-async def _process(target: Target) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _process(target: LoadTarget) -> AsyncIterator[asyncio.subprocess.Process]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "hmc.benchmark.load.senders", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -200,7 +200,7 @@ async def _serve() -> None:
         sys.stdout.write(json.dumps(values) + "\n")
         sys.stdout.flush()
 
-    target = Target(**json.loads(await loop.run_in_executor(None, sys.stdin.readline)))
+    target = LoadTarget(**json.loads(await loop.run_in_executor(None, sys.stdin.readline)))
     try:
         async with sender(target) as send:
             say()

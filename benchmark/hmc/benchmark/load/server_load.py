@@ -16,7 +16,7 @@ from typing import Any
 from hmc.artifact.errors import HmcError, InvalidRequestError, ending
 from hmc.benchmark.load.open_loop import ARRIVALS, Kind, Send, point_of, read_trace, search, sweep
 from hmc.benchmark.load.results import BUSY_SHARE, LatencyObjective, LoadCurve, LoadPoint
-from hmc.benchmark.load.senders import Senders, Target
+from hmc.benchmark.load.senders import LoadTarget, Senders
 
 Progress = Callable[[str], None]
 FIRST_CALLS = 5
@@ -74,7 +74,7 @@ async def load_server(
     """
     trace = read_trace(settings.trace) if settings.trace else None
     tls_ca = None if settings.tls_ca is None else str(settings.tls_ca)
-    target = Target(
+    target = LoadTarget(
         address, tuple(texts), settings.level, settings.beam, settings.deadline_s, settings.connections, settings.token,
         tls_ca,
     )  # fmt: skip

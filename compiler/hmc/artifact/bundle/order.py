@@ -182,7 +182,7 @@ def _why_default(manifest: Manifest) -> str:
     return f"{name} is the default level, the fastest that {RULE}{timed}."
 
 
-class Scored(Protocol):
+class ScoredLevel(Protocol):
     """What is known of a level, in a bundle or of a server."""
 
     @property
@@ -198,7 +198,7 @@ class Scored(Protocol):
         """None: not measured."""
 
 
-def unfinished(levels: Iterable[Scored]) -> str:
+def unfinished(levels: Iterable[ScoredLevel]) -> str:
     """A sentence on levels that have lost parameters and are better than the reference level beyond chance: that one
     was not finished, and they were trained on. Empty if there are none."""
     known = {level.name: level for level in levels}

@@ -23,7 +23,7 @@ from hmc.serving.http.methods import Methods, path_of
 from hmc.serving.levels.names import parse_models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.ray.registering import TRANSLATION
-from hmc.serving.requests.call import Call
+from hmc.serving.requests.call import PresentCall
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import AccessGate
 from hmc.serving.server.app import open_models
@@ -60,7 +60,7 @@ class Replica:
         metrics = Metrics(self._models.statuses, lambda: self._failure() is None, lambda: False)
         log_of_calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=None)
 
-        def ended(call: Call, code: grpc.StatusCode, error: BaseException | None) -> None:
+        def ended(call: PresentCall, code: grpc.StatusCode, error: BaseException | None) -> None:
             metrics.call(call, code, error)
             log_of_calls.end(call, code)
 

@@ -43,7 +43,7 @@ NOBODY = Principal("")
 
 
 @dataclass(eq=False)
-class Call:
+class PresentCall:
     """A call of the service while it runs. Outside of calls: nobody's, and without a deadline."""
 
     method: str = ""
@@ -84,17 +84,17 @@ class Call:
                 known[name] = max(float(known.get(name, 0.0)), round(value, 3))
 
 
-_present: ContextVar[Call | None] = ContextVar("hmc_call", default=None)
+_present: ContextVar[PresentCall | None] = ContextVar("hmc_call", default=None)
 
 
-def enter(call: Call) -> None:
+def enter(call: PresentCall) -> None:
     """Makes a call the present one of this task, and of the tasks that it starts."""
     _present.set(call)
 
 
-def present_call() -> Call:
+def present_call() -> PresentCall:
     """The present call."""
-    return _present.get() or Call()
+    return _present.get() or PresentCall()
 
 
 def caller_at(peer: str) -> Caller:

@@ -20,7 +20,7 @@ from hmc.artifact.errors import UnavailableError
 from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
-from hmc.serving.requests.call import Call
+from hmc.serving.requests.call import PresentCall
 from hmc.serving.server.access.binding import (
     grpc_options,
     guarded,
@@ -257,7 +257,7 @@ class Server:
         if settings.admin_address is not None and self._leads:
             self.admin_address = listen_for_admin(self._servers[-1], settings, self._certificates)
 
-    def _ended(self, call: Call, code: grpc.StatusCode, error: BaseException | None) -> None:
+    def _ended(self, call: PresentCall, code: grpc.StatusCode, error: BaseException | None) -> None:
         self._metrics.call(call, code, error)
         self._calls.end(call, code)
 

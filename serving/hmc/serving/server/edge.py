@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.serving.requests.call import Call, enter
+from hmc.serving.requests.call import PresentCall, enter
 from hmc.serving.server.access.entry import CallInfo, Entry
 from hmc.serving.wire.metadata import KEY, new_id, retry_trailers, sent_id
 from hmc.serving.wire.status import code_of, message_of, new_reference, trailers_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # this type is generic for the type checker only
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
 else:
     Handler = grpc.RpcMethodHandler
-Count = Callable[[Call, grpc.StatusCode, BaseException | None], None]
+Count = Callable[[PresentCall, grpc.StatusCode, BaseException | None], None]
 
 
 class Edge:
@@ -90,7 +90,7 @@ class _Method:
 
     def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, CallInfo], Awaitable[Any]]:
         async def run(data: bytes, context: CallInfo) -> Any:
-            call = Call(self._method, remaining=context.time_remaining)
+            call = PresentCall(self._method, remaining=context.time_remaining)
             try:
                 self._begin(call, context)
                 response = await behaviour(await self._charged(call, data), context)
@@ -104,14 +104,14 @@ class _Method:
         return run
 
     def answers(self, behaviour: Callable[..., Any]) -> Callable[[bytes, CallInfo], AsyncIterator[Any]]:
-        async def begin(call: Call, data: bytes, context: CallInfo, _: object) -> Any:
+        async def begin(call: PresentCall, data: bytes, context: CallInfo, _: object) -> Any:
             return behaviour(await self._charged(call, data), context)
 
         return self._generator(begin)
 
     def stream(self, behaviour: Callable[..., Any]) -> Callable[[AsyncIterator[bytes], CallInfo], AsyncIterator[Any]]:
         async def begin(
-            call: Call, requests: AsyncIterator[bytes], context: CallInfo, admitted: Callable[[], None]
+            call: PresentCall, requests: AsyncIterator[bytes], context: CallInfo, admitted: Callable[[], None]
         ) -> Any:
             return behaviour(self._each(call, requests, admitted), context)
 
@@ -119,7 +119,7 @@ class _Method:
 
     def _generator(self, begin: Callable[..., Awaitable[Any]]) -> Callable[[Any, CallInfo], AsyncIterator[Any]]:
         async def run(sent: Any, context: CallInfo) -> AsyncIterator[Any]:
-            call = Call(self._method, remaining=context.time_remaining)
+            call = PresentCall(self._method, remaining=context.time_remaining)
             try:
                 admitted = self._begin(call, context)
                 async for response in await begin(call, sent, context, admitted):
@@ -132,7 +132,7 @@ class _Method:
 
         return run
 
-    def _begin(self, call: Call, context: CallInfo) -> Callable[[], None]:
+    def _begin(self, call: PresentCall, context: CallInfo) -> Callable[[], None]:
         """Names the call and checks whether it may start. Returns what checks it once more, see `Entry.admit`."""
         enter(call)
         metadata = context.invocation_metadata() or ()
@@ -144,7 +144,7 @@ class _Method:
         return self._entry.admit(call, dict(metadata), context)
 
     async def _each(
-        self, call: Call, requests: AsyncIterator[bytes], admitted: Callable[[], None]
+        self, call: PresentCall, requests: AsyncIterator[bytes], admitted: Callable[[], None]
     ) -> AsyncIterator[Any]:
         async for data in requests:
             admitted()
@@ -152,7 +152,7 @@ class _Method:
             await self._entry.pace(call, request)
             yield request
 
-    async def _charged(self, call: Call, data: bytes) -> Any:
+    async def _charged(self, call: PresentCall, data: bytes) -> Any:
         request = await self._parse(data)
         self._entry.charge(call, request)
         return request
@@ -167,7 +167,7 @@ class _Method:
         except DecodeError as error:
             raise InvalidRequestError(_why_not_decoded(data, self._decode)) from error
 
-    async def _fail(self, call: Call, error: BaseException, context: CallInfo) -> None:
+    async def _fail(self, call: PresentCall, error: BaseException, context: CallInfo) -> None:
         """Ends the call with the status of the error. Returns only for errors that gRPC handles itself.
 
         gRPC's state of a call and the error that `abort` raises refer to each other. They keep the frames of the call,

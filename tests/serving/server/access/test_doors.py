@@ -27,7 +27,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.client import ONCE, Client
-from hmc.serving.requests.call import Call
+from hmc.serving.requests.call import PresentCall
 from hmc.serving.server.access import binding
 from hmc.serving.server.access.binding import warnings_of
 from hmc.serving.server.access.entry import Entry
@@ -199,7 +199,7 @@ def test_old_connections_are_replaced_without_a_lost_call(
     peers: set[str] = set()
     admit = Entry.admit
 
-    def noted(self: Entry, call: Call, metadata: Any, context: Any) -> Any:
+    def noted(self: Entry, call: PresentCall, metadata: Any, context: Any) -> Any:
         peers.add(context.peer())
         return admit(self, call, metadata, context)
 

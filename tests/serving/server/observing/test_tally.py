@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from hmc.serving.server.observing.tally import Tally, TallyCounter, TallyHistogram
+from hmc.serving.server.observing.tally import Tallies, TallyCounter, TallyHistogram
 
 BOUNDS = (0.001, 0.5, 1.0, 30.0)
 TIMES = (0.0, 0.001, 0.0011, 0.7, 1.0, 30.5)
@@ -20,7 +20,7 @@ def test_they_are_written_as_those_of_the_library() -> None:
     library = CollectorRegistry()
     counter = TallyCounter("texts", "Texts.", LABELS)
     histogram = TallyHistogram("seconds", "Seconds.", LABELS, BOUNDS)
-    ours.register(Tally([counter, histogram]))
+    ours.register(Tallies([counter, histogram]))
     theirs = Counter("texts", "Texts.", LABELS, registry=library)
     times = Histogram("seconds", "Seconds.", LABELS, buckets=BOUNDS, registry=library)
     assert lines(ours) == lines(library)

@@ -10,7 +10,7 @@ import grpc
 
 from hmc.engine.requests.caller import Caller
 from hmc.serving.http.call import PlainCall
-from hmc.serving.requests.call import Call, Scope, caller_at, present_call
+from hmc.serving.requests.call import PresentCall, Scope, caller_at, present_call
 from hmc.serving.server.access.gate import AccessGate, Credentials, units
 from hmc.serving.server.observing.calls import CallLog
 from hmc.v1 import translation_pb2 as pb
@@ -67,7 +67,7 @@ class Entry:
         self._gate, self._check_running, self._calls = gate, check_running, calls
         self._certificates = certificates
 
-    def admit(self, call: Call, metadata: Mapping[str, Any], context: CallInfo) -> Callable[[], None]:
+    def admit(self, call: PresentCall, metadata: Mapping[str, Any], context: CallInfo) -> Callable[[], None]:
         """Finds out who makes a call, or raises. metadata: of the call.
 
         Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
@@ -92,7 +92,7 @@ class Entry:
 
         return again
 
-    def charge(self, call: Call, request: Any) -> None:
+    def charge(self, call: PresentCall, request: Any) -> None:
         """Counts a call against the limits of its caller. Raises InvalidRequestError and RateLimitedError."""
         texts = _strings(request, TEXTS)
         if texts:
@@ -101,7 +101,7 @@ class Entry:
             if self._gate.has_rates and not call.charged:
                 self._gate.charge(call.principal, units(list(map(len, texts))))
 
-    async def pace(self, call: Call, request: Any) -> None:
+    async def pace(self, call: PresentCall, request: Any) -> None:
         """Waits until the rate of the caller permits one more text of a stream."""
         if texts := _strings(request, TEXTS):
             self._calls.texts(texts)
@@ -113,7 +113,7 @@ def check_stream_text(request: Any) -> None:
     _check_size(present_call(), request)
 
 
-def _check_size(call: Call, request: Any) -> None:
+def _check_size(call: PresentCall, request: Any) -> None:
     if call.principal.max_characters is not None:
         call.principal.check_size(sum(map(len, _strings(request, (*TEXTS, *ADDED)))))
 

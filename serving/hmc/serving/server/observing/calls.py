@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from hmc.serving.requests.call import Call
+from hmc.serving.requests.call import PresentCall
 from hmc.serving.server.observing.traces import Traces
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class CallLog:
         each call; None: there are no spans."""
         self._calls, self._texts, self._traces = calls, texts, traces
 
-    def begin(self, call: Call, metadata: Mapping[str, Any]) -> None:
+    def begin(self, call: PresentCall, metadata: Mapping[str, Any]) -> None:
         """Begins the span of a call, if calls are traced. metadata: of the call."""
         if self._traces is not None:
             call.span = self._traces.begin(call.method, call.request_id, metadata)
@@ -33,7 +33,7 @@ class CallLog:
         if self._texts:
             log.info("texts %s", list(texts), extra={"fields": {"texts": list(texts)}})
 
-    def end(self, call: Call, code: grpc.StatusCode) -> None:
+    def end(self, call: PresentCall, code: grpc.StatusCode) -> None:
         """Logs that a call has ended, if calls are logged, and ends its span."""
         if self._traces is not None and call.span is not None:
             caller = {"caller": call.principal.name} if call.principal.name else {}

@@ -35,9 +35,9 @@ from hmc.artifact.errors import (
 from hmc.engine.requests.work import ROW_BOUNDS
 from hmc.serving.levels.slots import Lease
 from hmc.serving.levels.status import HostStatus, LevelStatus
-from hmc.serving.requests.call import Call, present_call
+from hmc.serving.requests.call import PresentCall, present_call
 from hmc.serving.requests.results import Answer
-from hmc.serving.server.observing.tally import Tally, TallyCounter, TallyHistogram
+from hmc.serving.server.observing.tally import Tallies, TallyCounter, TallyHistogram
 from hmc.serving.wire.status import code_of
 
 REASONS: tuple[tuple[type[HmcError], str], ...] = (
@@ -82,7 +82,7 @@ class Refusals:
         for reason in ("queue_full", "deadline"):
             self._counter.labels(model, level, reason)
 
-    def count(self, call: Call, error: BaseException, model: str = "", level: str = "") -> None:
+    def count(self, call: PresentCall, error: BaseException, model: str = "", level: str = "") -> None:
         """Counts an error of a call if it refuses a request and was not counted before. model, level: empty if
         unknown."""
         reason = reason_of(error, draining=self._draining())
@@ -274,7 +274,7 @@ class Metrics:
             "hmc_first_token_seconds", "Seconds until the first piece of calls that answer in pieces, by level."
         )
         counters = (self._calls, self._requests, self._chosen, self._texts, self._tokens)
-        self.registry.register(Tally([*counters, self._queue, self._compute, self._first]))
+        self.registry.register(Tallies([*counters, self._queue, self._compute, self._first]))
         self._reloads = self._counter("hmc_reloads", "Reloads of a bundle, by model and outcome.", ["model", "outcome"])
         self.upkeep = self._counter(
             "hmc_background_errors", "Errors of work in the background, which is tried again, by work.", ["work"]
@@ -300,7 +300,7 @@ class Metrics:
     def _histogram(name: str, help_text: str) -> TallyHistogram:
         return TallyHistogram(name, help_text, LEVEL, BUCKETS_S)
 
-    def call(self, call: Call, code: grpc.StatusCode, error: BaseException | None = None) -> None:
+    def call(self, call: PresentCall, code: grpc.StatusCode, error: BaseException | None = None) -> None:
         """Counts a call that ended. error: what ended it, if it failed."""
         self._calls.add((call.method, code.name))
         if error is not None:

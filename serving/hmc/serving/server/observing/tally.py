@@ -64,7 +64,7 @@ class TallyHistogram:
         return family
 
 
-class Tally(Collector):
+class Tallies(Collector):
     """The counters and histograms of one server."""
 
     def __init__(self, every: Sequence[TallyCounter | TallyHistogram]) -> None:
