@@ -25,7 +25,10 @@ def settings(bundle: Path, src: Path, ref: Path | None, **changed: Any) -> Bench
 def test_all_levels(tiny_bundle: Path, src: Path, ref: Path) -> None:
     said: list[str] = []
     steps: list[str] = []
-    report = run_benchmark(settings(tiny_bundle, src, ref), say=said.append, progress=steps.append)
+    expected: list[int] = []
+    asked = settings(tiny_bundle, src, ref)
+    report = run_benchmark(asked, say=said.append, progress=steps.append, expect=expected.append)
+    assert expected == [len(steps)]
     manifest = validate(tiny_bundle)
     assert said[0] == report.contract
     assert said[1:] == ["\n".join(uncertain(report))]

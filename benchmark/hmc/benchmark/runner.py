@@ -62,12 +62,17 @@ class _Measured:
 
 
 def run_benchmark(
-    settings: BenchmarkSettings, *, say: Callable[[str], None] = silent, progress: Progress = silent
+    settings: BenchmarkSettings,
+    *,
+    say: Callable[[str], None] = silent,
+    progress: Progress = silent,
+    expect: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """Measures memory, then latency, then quality, then load.
 
     say: called with the contract, which states what is measured, before anything is; and with warnings. progress:
-    called with `LEVEL: STEP` when a step begins.
+    called with `LEVEL: STEP` when a step begins. expect: called once before, with the number of steps. It is not called
+    if load is measured, because the rates to try are not known.
 
     Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError,
     FailedPreconditionError.
@@ -84,6 +89,8 @@ def run_benchmark(
     machine = this_machine(list(chosen.devices.values()))
     promise = contract(conditions, chosen.devices)
     say(promise)
+    if settings.load_ms is None:
+        expect(_steps(settings, test_set, chosen))
     memory = _memory(settings, test_set, chosen, progress) if settings.memory else {}
     with ExitStack() as stack:
         translators = _opened(settings, test_set, manifest, chosen, stack, progress)
@@ -198,6 +205,20 @@ def _conditions(
         load_ms=settings.load_ms,
         tuned=settings.tuned,
     )
+
+
+def _steps(settings: BenchmarkSettings, test_set: TestSet, chosen: MeasuredLevels) -> int:
+    """How often a measurement without load calls `progress`."""
+    levels, peers = len(chosen.levels), len(settings.peers)
+    tuned = sum(settings.tuned and chosen.devices[level.name] == "cpu" for level in chosen.levels)
+    opened = levels * (1 + settings.memory) + tuned + 2 * peers
+    timed = len(settings.points) * settings.rounds + levels
+    scored = 0
+    if test_set.references is not None:
+        scored = (len(settings.beams) + 1) * (levels + peers)
+    elif peers:
+        scored = levels + peers
+    return opened + timed + scored
 
 
 def _memory(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hmc.benchmark.report.results import Report
+    from hmc.cli.common.progress import Steps as Progress
     from hmc.cli.demo_steps import Example
 
 NEEDED = ("onnx", "onnx_ir", "ml_dtypes")
@@ -57,7 +58,7 @@ def command(
     for example in examples:
         show_example(console, example)
     with steps.step("Measure quality and speed") as progress:
-        report = demo.benchmark(progress)
+        report = demo.benchmark(progress, progress.expect)
     picture = demo.draw(report)
     manifest = read_manifest(demo.bundle)
     console.print(_result_table(report, manifest.default_level))
@@ -87,17 +88,18 @@ class Steps:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def step(self, what: str) -> Iterator[Callable[[str], None]]:
+    def step(self, what: str) -> Iterator[Progress]:
         """Prints the step and, at its end, its duration. Yields a function that shows progress on a terminal."""
         import time
 
+        from hmc.cli.common.progress import Steps as Progress
         from hmc.cli.common.progress import steps
 
         number = len(self.seconds) + 1
         start = time.perf_counter()
         self.note(f"{number}. {what} …")
         with steps(self.console) as progress:
-            yield progress if self.console.is_terminal else lambda _: None
+            yield progress if self.console.is_terminal else Progress(lambda _: None)
         self.seconds[what] = time.perf_counter() - start
         self.note(f"   done in {self.seconds[what]:.1f} s")
 

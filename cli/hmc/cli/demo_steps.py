@@ -122,7 +122,7 @@ class Demo:
         ]
         return address, examples
 
-    def benchmark(self, progress: Progress) -> Report:
+    def benchmark(self, progress: Progress, expect: Callable[[int], None]) -> Report:
         """Measures quality, and latency at batch 1 and 32, beside CTranslate2 if that is installed. Those of the levels
         are recorded in the bundle's manifest."""
         settings = BenchmarkSettings(
@@ -140,7 +140,7 @@ class Demo:
             peers=(PEER,) if find_spec(PEER) else (),
             checkpoint=self.checkpoint,
         )
-        report = run_benchmark(settings, say=lambda _: None, progress=progress)  # the results have what it says
+        report = run_benchmark(settings, progress=progress, expect=expect)
         record(self.bundle, report)
         return report
 

@@ -167,7 +167,9 @@ def command(
     _check_outputs(settings, {"--out": out, "--html": html}, plot, record=record)
     console = open_console(stderr=as_json)
     with steps(open_console(stderr=True)) as progress:
-        report = runner.run_benchmark(settings, say=lambda text: note(console, text + "\n"), progress=progress)
+        report = runner.run_benchmark(
+            settings, say=lambda text: note(console, text + "\n"), progress=progress, expect=progress.expect
+        )
     if as_json:  # what was measured is printed first, so that no later step can lose it
         typer.echo(report.to_json(), nl=False)
     console.print(tables(report))

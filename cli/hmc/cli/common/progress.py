@@ -20,18 +20,46 @@ EVERY = 30.0
 """Seconds between two lines in a log."""
 
 
+class Steps:
+    """Call it with a description of each step when it begins."""
+
+    def __init__(self, begin: Callable[[str], None], expect: Callable[[int], None] = lambda _: None) -> None:
+        """begin: shows a step. expect: shows how many there will be."""
+        self._begin = begin
+        self.expect = expect
+
+    def __call__(self, text: str) -> None:
+        """A step begins."""
+        self._begin(text)
+
+
 @contextmanager
-def steps(console: Console) -> Iterator[Callable[[str], None]]:
-    """Yields a function to call with a description of each step when it begins."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def steps(console: Console) -> Iterator[Steps]:
+    """Yields what shows steps. On a terminal it is a bar. It shows the share and the time left once `expect` was called
+    with the number of steps."""
+    from rich.progress import Progress
 
     if not console.is_terminal:
-        yield lambda text: console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+        yield Steps(lambda text: _print(console, text))
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting")
-        yield lambda text: progress.update(task, description=text)
+    with Progress(*_columns(), console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=None)
+        begun = 0
+
+        def begin(text: str) -> None:
+            nonlocal begun
+            progress.update(task, description=text, completed=begun)
+            begun += 1
+
+        yield Steps(begin, lambda total: progress.update(task, total=total))
+
+
+def _columns() -> tuple[ProgressColumn, ...]:
+    """A bar, its share, the present step, the time that is gone and the time left."""
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    text = TextColumn("{task.description}", markup=False)
+    return BarColumn(), TaskProgressColumn(), text, TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
 
 
 @contextmanager
@@ -85,26 +113,14 @@ def _print(console: Console, text: str) -> None:
 def level_steps(console: Console, total: int | None) -> Iterator[Callable[[str], None]]:
     """Yields a function to call with `LEVEL: STEP` when a step begins.
 
-    total: how often it will be called. None shows a spinner in place of the bar.
+    total: how often it will be called. None: not known.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     if not console.is_terminal:
         yield _line_a_level(console)
         return
-    text = TextColumn("{task.description}", markup=False)
-    columns: list[ProgressColumn] = (
-        [SpinnerColumn(), text] if total is None else [BarColumn(), MofNCompleteColumn(), text]
-    )
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=total)
-        started = 0
-
-        def step(now: str) -> None:
-            nonlocal started
-            progress.update(task, description=now, completed=started)
-            started += 1
-
+    with steps(console) as step:
+        if total is not None:
+            step.expect(total)
         yield step
 
 
