@@ -1,6 +1,8 @@
 """The picture of quality against speed."""
 
+import gzip
 import itertools
+import json
 import random
 import re
 from pathlib import Path
@@ -8,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from tests.benchmark import fakes
+from tests.processes import REPOSITORY
 
 from hmc.artifact import InvalidRequestError
 from hmc.benchmark.report import picture
@@ -81,3 +84,23 @@ def test_names_are_text_and_not_markup() -> None:
 def test_a_report_without_quality_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="give references with --reference FILE"):
         picture.picture(fakes.report(with_quality=False))
+
+
+def test_the_picture_of_the_documents_shows_what_was_measured() -> None:
+    """Times of the report beside it, and BLEU of the page of levels."""
+    names = {
+        "full-int8": "all 144 heads", "h75-int8": "75 heads", "h58-int8": "58 heads", "fast-int8": "fast",
+        "CTranslate2": "CTranslate2",
+    }  # fmt: skip
+    with gzip.open(REPOSITORY / "experiments" / "results" / "embedded-levels-native.json.gz") as file:
+        report = json.load(file)
+    systems = {system["name"]: system for system in report["levels"] + report["peers"]}
+    ratios = {name: next(at["ratio"] for at in systems[name]["latency"] if at["batch"] == 1) for name in names}
+    page = (REPOSITORY / "docs" / "measurements" / "levels.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\S+-int8|CTranslate2)\b.*\| (\d\d\.\d\d) \|[^|\n]*\|$", page, flags=re.MULTILINE))
+    text = (REPOSITORY / "docs" / "quality.svg").read_text(encoding="utf-8")
+    assert sorted(named(text)) == sorted(names.values())
+    for name, shown in names.items():
+        lost = f"{float(rows[name]) - float(rows['full-int8']):+.1f}".replace("-", "−")
+        score = f"{float(rows[name]):.1f}" if name == "full-int8" else lost
+        assert f"{shown}: {ratios['CTranslate2'] / ratios[name]:.1f}×, {score} BLEU" in text
