@@ -27,6 +27,7 @@ import json
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -216,14 +217,14 @@ class Run:
     def translate(self) -> None:
         """Writes the translations of every level: level → text → lines."""
         options, vocabulary = self.options, Vocabulary(self.base.tokenizer)
+        texts = {path.name: [source for source, _ in table(path)] for path in options.translate}
+        every = [source for sources in texts.values() for source in sources]
         found: dict[str, dict[str, list[str]]] = {}
         for number in self.budgets or [self.layout.total]:
             if self.budgets:
                 select_layout(self.model, self.layout, self.level(number))
-            for path in options.translate:
-                sources = [source for source, _ in table(path)]
-                lines = translate(self.model, vocabulary, sources, beam=options.beam, batch_size=256)
-                found.setdefault(f"h{number}", {})[path.name] = lines
+            lines = iter(translate(self.model, vocabulary, every, beam=options.beam, batch_size=256))
+            found[f"h{number}"] = {name: list(islice(lines, len(sources))) for name, sources in texts.items()}
         write_whole(options.out / OUTPUTS, gzip.compress(json.dumps(found).encode(), mtime=0))
 
     def share(self) -> float:
