@@ -133,7 +133,8 @@ def record(bundle: Path | str, report: Report) -> Manifest:
     Raises InvalidRequestError if the bundle was replaced since it was measured, and for quality that should not replace
     what is recorded: of fewer sentences, or of another beam.
     """
-    manifest, conditions = read_manifest(bundle), report.conditions
+    manifest = read_manifest(bundle)
+    conditions = report.conditions
     if manifest.version != report.bundle.version:
         raise InvalidRequestError(
             f"{bundle} has been compiled again since its levels were measured (version {report.bundle.version}, now "
@@ -181,7 +182,8 @@ def _check_record(manifest: Manifest, names: Sequence[str], sentences: int, beam
 def _conditions(
     settings: BenchmarkSettings, test_set: TestSet, manifest: Manifest, chosen: MeasuredLevels
 ) -> Conditions:
-    names, reference = list(chosen.devices), reference_level(manifest)
+    names = list(chosen.devices)
+    reference = reference_level(manifest)
     if reference not in names:
         reference = names[0]
     there = min(settings.latency_limit, len(test_set.texts))
@@ -224,7 +226,8 @@ def _steps(settings: BenchmarkSettings, test_set: TestSet, chosen: MeasuredLevel
 def _memory(
     settings: BenchmarkSettings, test_set: TestSet, chosen: MeasuredLevels, progress: Progress
 ) -> dict[str, MemoryResult]:
-    batch, beam = max(settings.sizes), max(settings.beams)
+    batch = max(settings.sizes)
+    beam = max(settings.beams)
     measured = {}
     for level in chosen.levels:
         progress(f"{level.name}: memory")
@@ -296,7 +299,8 @@ def _measure(
     progress: Progress,
 ) -> _Measured:
     systems: dict[str, Translates] = {**translators, **{peer.name: peer for peer in peers}}
-    timed, headline = test_set.texts[: settings.latency_limit], conditions.headline
+    timed = test_set.texts[: settings.latency_limit]
+    headline = conditions.headline
     latency = measure_latency(
         systems,
         timed,
@@ -350,7 +354,9 @@ def _load(
             objective=LatencyObjective(settings.load_ms),
             deadline_s=max(LoadSettings.deadline_s, settings.load_ms / 1000),
         )
-        device, threads, workers = _device(settings, level), settings.threads, settings.workers
+        device = _device(settings, level)
+        threads = settings.threads
+        workers = settings.workers
         with own_server(settings.bundle, [level.name], device=device, threads=threads, workers=workers) as address:
             curves.append(asyncio.run(load_server(address, test_set.texts, asked, progress)))
     return tuple(curves)
@@ -383,7 +389,8 @@ def _level_report(level: Level, device: str, found: _Measured, memory: Mapping[s
 
 
 def _peer_report(peer: Peer, found: _Measured, conditions: Conditions) -> PeerReport:
-    own, others = found.translations(peer.name), found.translations(conditions.latency_reference)
+    own = found.translations(peer.name)
+    others = found.translations(conditions.latency_reference)
     alike = [a == b for a, b in zip(own, others, strict=True) if a.strip() or b.strip()] or [True]
     return PeerReport(
         name=peer.name,

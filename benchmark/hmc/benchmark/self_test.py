@@ -34,16 +34,22 @@ from hmc.serving import DecodeOptions, Translation
 T = TypeVar("T")
 TOLERANCE = 0.02
 """Relative error that a percentile of injected latencies may have."""
-PAIRS, MOST_FALSE, LEAST_FOUND = 20, 0, 19
+PAIRS = 20
+MOST_FALSE = 0
+LEAST_FOUND = 19
 """Pairs of systems that are compared. Of equal ones none may be called different; of slower ones all but one must be
 found."""
 SLOWDOWN = 0.10
-REQUESTS, ROUNDS = 128, 6
+REQUESTS = 128
+ROUNDS = 6
 """As `hmc bench run` times them by default."""
-DRIFT, JITTER, STALLS = 0.01, 0.05, 0.005
+DRIFT = 0.01
+JITTER = 0.05
+STALLS = 0.005
 """The noise of the fake machine: standard deviations, in logarithms, of a round and of a request; and the share of
 requests that take three times as long."""
-BUSY, PLANTED = 0.15, 0.20
+BUSY = 0.15
+PLANTED = 0.20
 """Of a shared machine: the standard deviation, in logarithms, of a round and of a report, so that rounds differ by 10
 to 50 %; and how much slower one level is made."""
 PERCENTILES = (50, 95, 99)
@@ -79,7 +85,8 @@ class FakeEngine:
 
     def __init__(self, seconds: Sequence[float], clock: Clock) -> None:
         """The first request, which warms up and is not timed, takes none of them."""
-        self._seconds, self._clock = iter([0.0, *seconds]), clock
+        self._seconds = iter([0.0, *seconds])
+        self._clock = clock
 
     def translate(
         self, texts: Sequence[str], options: DecodeOptions | None = None, *, segmentation: str = "auto"
@@ -180,9 +187,12 @@ def loaded() -> list[Check]:
 def queued() -> list[Check]:
     """A server that answers one call at a time, and once stalls for two seconds. The times that callers wait follow
     from those of the server (Lindley's recursion), and count from when a call was due."""
-    due, service, stall = poisson(40.0, 60.0, 4), 0.01, 2.0
+    due = poisson(40.0, 60.0, 4)
+    service = 0.01
+    stall = 2.0
     needed = [stall if number == len(due) // 2 else service for number in range(len(due))]
-    free, waits = 0.0, []
+    free = 0.0
+    waits = []
     for at, needs in zip(due, needed, strict=True):
         free = max(free, at) + needs
         waits.append(free - at)
@@ -263,7 +273,8 @@ def on_a_shared_machine() -> list[Check]:
 
 def scored() -> list[Check]:
     """BLEU and p-value of two systems beside those that sacreBLEU's command prints for the same files."""
-    draw, words = random.Random(5), [f"word{n}" for n in range(60)]
+    draw = random.Random(5)
+    words = [f"word{n}" for n in range(60)]
     references = [" ".join(draw.choices(words, k=draw.randint(4, 20))) for _ in range(80)]
 
     def spoiled(share: float) -> list[str]:
@@ -272,7 +283,8 @@ def scored() -> list[Check]:
             for reference in references
         ]
 
-    baseline, system = spoiled(0.25), spoiled(0.265)
+    baseline = spoiled(0.25)
+    system = spoiled(0.265)
     with TemporaryDirectory() as folder:
         files = {"ref": references, "baseline": baseline, "system": system}
         for name, lines in files.items():
@@ -283,9 +295,11 @@ def scored() -> list[Check]:
     own = [bleu_statistics(lines, references) for lines in (baseline, system)]
     rows = []
     for name, statistics, row in zip(("baseline", "system"), own, theirs, strict=True):
-        expected, found = row["BLEU"]["score"], float(bleu(statistics.sum(axis=0)))
+        expected = row["BLEU"]["score"]
+        found = float(bleu(statistics.sum(axis=0)))
         rows.append(Check(f"BLEU of the {name}", f"{expected:.4f}", f"{found:.4f}", abs(expected - found) < 1e-3))
-    expected, found = theirs[1]["BLEU"]["p_value"], p_value(own[1], own[0], bleu)
+    expected = theirs[1]["BLEU"]["p_value"]
+    found = p_value(own[1], own[0], bleu)
     return [*rows, Check("p-value", f"{expected:.4f}", f"{found:.4f}", abs(expected - found) < 1e-3)]
 
 
@@ -313,7 +327,8 @@ def _timed(engines: dict[str, FakeEngine], requests: int, rounds: int, clock: Cl
 
 def _noisy(seed: int, factor: float) -> Report:
     """A report of one engine on a noisy machine. factor: times as slow as the usual engine."""
-    clock, rng = FakeClock(), np.random.default_rng(seed)
+    clock = FakeClock()
+    rng = np.random.default_rng(seed)
     usual: npt.NDArray[np.float64] = np.random.default_rng(0).lognormal(-4.0, 0.5, REQUESTS)  # by length of sentence
     rounds = factor * usual * np.exp(rng.normal(0, DRIFT, (ROUNDS, 1)) + rng.normal(0, JITTER, (ROUNDS, REQUESTS)))
     rounds *= np.where(rng.random(rounds.shape) < STALLS, 3.0, 1.0)
@@ -323,7 +338,8 @@ def _noisy(seed: int, factor: float) -> Report:
 def _two_levels(seed: int, slowdown: float, *, busy: bool) -> Report:
     """A report of two levels that share the rounds of a machine. slowdown: of the second. busy: whether the machine's
     rounds and reports differ much."""
-    clock, rng = FakeClock(), np.random.default_rng(seed)
+    clock = FakeClock()
+    rng = np.random.default_rng(seed)
     usual: npt.NDArray[np.float64] = np.random.default_rng(0).lognormal(-4.0, 0.5, REQUESTS)
     machine = np.exp(rng.normal(0, BUSY if busy else DRIFT, (ROUNDS, 1)) + (rng.normal(0, BUSY) if busy else 0.0))
     engines = {}

@@ -26,7 +26,9 @@ class InvalidArtifactError(HmcError):
     """A checkpoint or bundle that cannot be used. `problems` lists everything found, not only the first."""
 
     def __init__(self, what: str, problems: list[str], fix: str) -> None:
-        self.what, self.problems, self.fix = what, problems, fix
+        self.what = what
+        self.problems = problems
+        self.fix = fix
         listed = "\n".join(f"  - {problem}" for problem in problems)
         super().__init__(f"{what} cannot be used:\n{listed}\n{fix}")
 

@@ -31,7 +31,9 @@ from hmc.artifact.errors import InvalidRequestError
 
 TEST = "sacrebleu paired-ar"
 """The test's name, as results record it."""
-TRIALS, RESAMPLES, SEED = 10_000, 1000, 12345
+TRIALS = 10_000
+RESAMPLES = 1000
+SEED = 12345
 """sacreBLEU's defaults: trials of the randomisation test, bootstrap resamples, and the seed of both."""
 TRIALS_AT_ONCE = 500
 """Trials that are summed at once: 4 KB a sentence."""
@@ -124,7 +126,8 @@ def p_value(
     if len(system) != len(baseline):
         raise ValueError(f"{len(system)} and {len(baseline)} sentences: a paired test needs the same ones")
     # Matrices of float64 are multiplied much faster than those of integers, and sums of counts are as exact.
-    system, baseline = np.asarray(system, np.float64), np.asarray(baseline, np.float64)
+    system = np.asarray(system, np.float64)
+    baseline = np.asarray(baseline, np.float64)
     differing = int((system != baseline).any(axis=1).sum())
     least = min(1.0, 2.0 ** (1 - differing))
     if least == 1.0:
@@ -135,7 +138,8 @@ def p_value(
     larger = 0
     for start in range(0, trials, TRIALS_AT_ONCE):
         some = swapped[start : start + TRIALS_AT_ONCE]
-        first, second = some @ baseline + ~some @ system, ~some @ baseline + some @ system
+        first = some @ baseline + ~some @ system
+        second = ~some @ baseline + some @ system
         larger += int((np.abs(score(first) - score(second)) > observed).sum())
     return max(least, (larger + 1) / (trials + 1))
 
@@ -166,7 +170,8 @@ def tokenizer_of(references: Sequence[str]) -> str:
     Thai, Lao, Tibetan, Khmer and Burmese; else `13a`, which takes a sentence without spaces as one word."""
     text = "".join(references)
     letters = UNSPACED * max(1, sum(map(str.isalpha, text)))
-    han, others = len(HAN.findall(text)), len(WITHOUT_SPACES.findall(text))
+    han = len(HAN.findall(text))
+    others = len(WITHOUT_SPACES.findall(text))
     if han + others < letters:
         return "13a"
     return "char" if others > han / 20 else "zh"  # Chinese may quote a little Japanese
@@ -194,7 +199,10 @@ def bleu(totals: Statistics) -> Floats:
     logarithms, their sum and powers of e are Python's, as there; NumPy's may differ in the last bit.
     """
     flat = totals.reshape(-1, totals.shape[-1]).astype(np.float64)
-    length, reference, matches, ngrams = flat[:, 0], flat[:, 1], flat[:, 2 : 2 + NGRAMS], flat[:, 2 + NGRAMS :]
+    length = flat[:, 0]
+    reference = flat[:, 1]
+    matches = flat[:, 2 : 2 + NGRAMS]
+    ngrams = flat[:, 2 + NGRAMS :]
     counted = np.logical_and.accumulate(ngrams > 0, axis=1)  # hypotheses may be too short for higher orders
     halved = 2.0 ** np.cumsum((matches == 0) & counted, axis=1)  # at each order without a match, once more
     precisions = (

@@ -34,7 +34,8 @@ class _Stopping:
     """What of it is on in this process."""
 
     def __init__(self) -> None:
-        self.number, self.at = 0, 0.0
+        self.number = 0
+        self.at = 0.0
         """The signal that arrived, 0 before it, and when."""
         self.raises = True
         """Whether a signal raises. False: it is noted."""
@@ -49,7 +50,8 @@ class _Stopping:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return
-        self.number, self.at = number, time.monotonic()
+        self.at = time.monotonic()
+        self.number = number
         if self.raises:
             raise Stopped(number)
         if self.speaks():
@@ -73,7 +75,8 @@ def stoppable(kept: Callable[[], str], speaks: Callable[[], bool] = lambda: True
     try:
         if outermost:
             state.on = state.raises = True
-            state.number, state.speaks = 0, speaks
+            state.number = 0
+            state.speaks = speaks
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, state.arrive)

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from hmc.artifact.element_types import ELEMENT_TYPES
 
 MICROSOFT = "com.microsoft"
-OPSET, IR_VERSION = 21, 10
+OPSET = 21
+IR_VERSION = 10
 DTYPES = {each.name: ir.DataType(each.number) for each in ELEMENT_TYPES}
 """Names of element types, as the compiler writes them → as ONNX does."""
 Dims = Sequence[int | str]
@@ -46,7 +47,8 @@ class GraphBuilder:
     def output(self, value: ir.Value, name: str, dtype: str, shape: Dims) -> None:
         """Declares `value` a graph output called `name`."""
         value.name = name
-        value.type, value.shape = ir.TensorType(DTYPES[dtype]), ir.Shape(list(shape))
+        value.type = ir.TensorType(DTYPES[dtype])
+        value.shape = ir.Shape(list(shape))
         self.outputs.append(value)
 
     def weight(self, name: str, array: npt.NDArray[Any]) -> ir.Value:

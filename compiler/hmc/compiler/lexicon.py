@@ -32,7 +32,8 @@ lists of equal length that only `best` cuts; a limit ten times as high covers le
 MAX_LINKS = 100_000_000
 """Links aligned at most: 150 000 pairs of 25 and 25 tokens."""
 LINKS_AT_ONCE = 8_000_000
-FREQUENT, BEST = 100, 20
+FREQUENT = 100
+BEST = 20
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class ShortlistText:
 
 def lexicon_of(text: ShortlistText, checkpoint: Checkpoint) -> Lexicon:
     """Learns a lexicon in the checkpoint's vocabulary. Raises InvalidRequestError for text that cannot be used."""
-    arch, tokenizer = checkpoint.architecture, open_tokenizer(checkpoint.tokenizer)
+    arch = checkpoint.architecture
+    tokenizer = open_tokenizer(checkpoint.tokenizer)
     learnt = learn_lexicon(
         encode_pairs(text.sources, text.targets, tokenizer),
         arch,
@@ -145,7 +147,8 @@ class Bitext:
 
         sizes: of the source and of the target vocabulary.
         """
-        tokens, lengths = (array("i"), array("i")), (array("q"), array("q"))
+        tokens = (array("i"), array("i"))
+        lengths = (array("q"), array("q"))
         for pair in pairs:
             kept = [[token for token in side if token not in skipped] for side in pair]
             if all(kept):

@@ -83,7 +83,8 @@ class LevelSource:
     def given(cls, checkpoint: Checkpoint, folder: BundleFolder) -> LevelSource:
         """A source whose checkpoint is in memory and on no disk, and has no digest."""
         source = cls(Path(), folder)
-        source.checkpoint, source.digest = checkpoint, ""
+        source.checkpoint = checkpoint
+        source.digest = ""
         return source
 
     @property
@@ -202,7 +203,8 @@ def compile_trial(chosen: ChosenLevel, sentences: Sentences, fp32_layers: Sequen
 
     fp32_layers: those of an int8 or int4 level that stay in fp32, where `compile_level` would measure which have to.
     """
-    source, traits = chosen.source, PRECISIONS[chosen.precision]
+    source = chosen.source
+    traits = PRECISIONS[chosen.precision]
     model = source.slim(chosen.layout)
     if traits.quantised:
         ranges = without(calibrate(model, sentences.calibration, source.derived).ranges, fp32_layers)
@@ -227,7 +229,9 @@ def _quantise(chosen: ChosenLevel, model: SlimModel, sentences: Sentences) -> Qu
 
     Only decoders are in 4 bits. An encoder reads its weights once for all positions of a sentence, and gains nothing.
     """
-    source, traits, derived = chosen.source, PRECISIONS[chosen.precision], chosen.source.derived
+    source = chosen.source
+    traits = PRECISIONS[chosen.precision]
+    derived = source.derived
     if not traits.quantised:
         linears = FloatLinears(traits.floats, derived)
         return Quantised(model, linears, linears)
@@ -247,7 +251,9 @@ def _quantise(chosen: ChosenLevel, model: SlimModel, sentences: Sentences) -> Qu
 
 def _author(chosen: ChosenLevel, quantised: Quantised) -> dict[str, ir.Model]:
     """Path within the bundle → graph, for all graphs of the level."""
-    name, model, linears = chosen.name, quantised.model, quantised.linears
+    name = chosen.name
+    model = quantised.model
+    linears = quantised.linears
     metadata = {"hmc.level": name, "hmc.precision": chosen.precision}
     encoder = author_encoder(
         model.arch, model.layout, model.tensors, quantised.encoder_linears, device_form=chosen.device_form

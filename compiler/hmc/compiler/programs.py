@@ -109,7 +109,8 @@ class ProgramWriter:
     # ---- the two lists ----
 
     def _encode(self) -> list[Operation]:
-        arch, linears = self.arch, self.encoder_linears
+        arch = self.arch
+        linears = self.encoder_linears
         self._begin()
         self._embed(linears, arch.source_embedding)
         for layer in present_layers(arch, "encoder", self.tensors):
@@ -149,10 +150,12 @@ class ProgramWriter:
         return self._operations
 
     def _step(self) -> list[Operation]:
-        arch, linears = self.arch, self.linears
+        arch = self.arch
+        linears = self.linears
         self._begin()
         self._embed(linears, TARGET_EMBEDDING)
-        own, source = 0, 0
+        own = 0
+        source = 0
         for layer in present_layers(arch, "decoder", self.tensors):
             attention = arch.attention("decoder_self", layer)
             heads = len(self.layout.decoder_self[layer])
@@ -189,7 +192,8 @@ class ProgramWriter:
             self._feed_forward(linears, "decoder", layer)
         last = self._end_stack("decoder")
         name = arch.output_layer
-        weight, bias = self.tensors[arch.output_projection], self.tensors[LOGITS_BIAS].reshape(-1)
+        weight = self.tensors[arch.output_projection]
+        bias = self.tensors[LOGITS_BIAS].reshape(-1)
         found = linears.range_of(name)
         matrix = self._matrix(linears, name, weight, bias, slice(0, len(weight)), quantised=found is not None)
         product = Product(inputs=arch.d_model, matrices=(matrix,), range=_range(found))
@@ -243,7 +247,8 @@ class ProgramWriter:
         self._end_product(linears, inner, feed.output, feed.norm)
 
     def _end_product(self, linears: Linears, value: str, layer: LinearSpec, norm: NormSpec) -> None:
-        weight, found = self.tensors[layer.weight], linears.range_of(layer.name)
+        weight = self.tensors[layer.weight]
+        found = linears.range_of(layer.name)
         matrix = self._matrix(linears, layer.name, weight, None, slice(0, len(weight)), quantised=found is not None)
         product = Product(inputs=weight.shape[1], matrices=(matrix,), range=_range(found))
         output = f"{value}.out"
@@ -362,7 +367,8 @@ class ProgramWriter:
         """Names these outputs of what a graph stores as one tensor."""
         asked = Stored(whole, outputs)
         known = self.stored.setdefault(name, asked)
-        one, other = known.array, asked.array
+        one = known.array
+        other = asked.array
         if known.whole is not whole and not (one.dtype == other.dtype and np.array_equal(one, other)):
             raise ValueError(f"program: the tensor {name!r} is asked for with other numbers")
         return name
@@ -388,7 +394,8 @@ def write_program(writer: ProgramWriter, folder: BundleFolder, level: str) -> di
         leading = None
         if stored.whole.nbytes > INLINE_BYTES:
             location = folder.write_weight(stored.whole, files)
-            offset, leading = stored.offset, stored.leading
+            offset = stored.offset
+            leading = stored.leading
         else:
             location = program_tensors_path(level)
             small += bytes(-len(small) % ALIGNMENT)

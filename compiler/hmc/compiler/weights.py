@@ -157,7 +157,8 @@ def widen_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, width:
     The new features are the last of each head, and are zero in queries, keys, values and W_O. Operators divide scores
     by √width instead of √head_dim, so queries are multiplied by √(width / head_dim).
     """
-    wide, growth = dict(tensors), np.float32(np.sqrt(width / arch.head_dim))
+    wide = dict(tensors)
+    growth = np.float32(np.sqrt(width / arch.head_dim))
     for kind in KINDS:
         for layer, heads in enumerate(layout[kind]):
             if not heads:

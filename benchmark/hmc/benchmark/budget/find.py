@@ -37,7 +37,8 @@ from hmc.engine.requests.options import MAX_BEAM
 from hmc.engine.runtime.threads import described
 from hmc.serving import Translator
 
-ROUNDS, TIMED_SENTENCES = 6, 64
+ROUNDS = 6
+TIMED_SENTENCES = 64
 REPEATS = 3
 """A level is timed in up to so many times `ROUNDS` rounds, as long as they disagree about the limit."""
 
@@ -113,7 +114,8 @@ class LevelMeter:
             for each in timed.values():
                 each.warm_up()
             if self.reference is None:
-                self.reference, self._first = output, (manifest, level)
+                self.reference = output
+                self._first = (manifest, level)
             quality = score(output, self.reference, self.test_set, beam)
             candidate = Candidate(
                 level.name,
@@ -158,7 +160,8 @@ class LevelMeter:
             rounds=self.workload.rounds,
             reference=next(iter(translators)),
         )
-        first, own = results[0], results[-1]
+        first = results[0]
+        own = results[-1]
         if self.limits.max_latency_ms is not None:
             self.first_rounds += first.samples_ms
             pairs = zip(own.samples_ms, first.samples_ms, strict=True)
@@ -226,7 +229,8 @@ class BudgetSearch:
         Raises InvalidRequestError, also if no precision finds anything, InvalidArtifactError and
         DeviceUnavailableError. `plan.out` is then as it was before.
         """
-        plan, [request] = self.plan, self.plan.requests
+        plan = self.plan
+        [request] = plan.requests
         checkpoint = request.checkpoint
         self._before = this_machine([])
         with BundleBuilder.open(
@@ -265,7 +269,8 @@ class BudgetSearch:
     ) -> Search:
         """Searches one precision, with or without shortlists. everything: the measured level with all heads. least:
         the fewest heads of a level."""
-        [request], (precision, with_shortlist) = self.plan.requests, form
+        [request] = self.plan.requests
+        precision, with_shortlist = form
 
         def add(heads: int) -> Level:
             return builder.add(replace(request, target_heads=heads), precision, with_shortlist=with_shortlist)

@@ -60,13 +60,17 @@ def fit_table(
     fitted = [o for o in observations if not o.held_out]
     if len(fitted) < PARTS:
         raise InvalidRequestError(f"a latency table has {PARTS} costs: measure more than {len(fitted)} models for it")
-    best, costs, step = np.inf, np.zeros(PARTS), 1
+    best = np.inf
+    costs = np.zeros(PARTS)
+    step = 1
     for candidate in STEPS:
         if candidate > architecture.ffn_dim:
             break
         found, error = _fit(fitted, candidate)
         if error < best * (1 - GAIN):
-            best, costs, step = error, found, candidate
+            best = error
+            costs = found
+            step = candidate
     fixed, *rest = (float(cost) for cost in costs)
     layers = dict(zip(STACKS, rest, strict=False))
     parts = iter(rest[len(STACKS) :])
@@ -111,7 +115,8 @@ def _fit(observations: Sequence[Observation], step: int) -> tuple[Floats, float]
 def non_negative_least_squares(rows: Floats, wanted: Floats) -> Floats:
     """The x ≥ 0 that minimises ‖rows · x - wanted‖² (Lawson & Hanson 1974, chapter 23). rows `[M, N]`, wanted `[M]`."""
     count = rows.shape[1]
-    x, free = np.zeros(count), np.zeros(count, bool)
+    x = np.zeros(count)
+    free = np.zeros(count, bool)
     tolerance = 1e-10 * float(np.abs(rows).sum())
     for _ in range(30 * count):
         gradient = rows.T @ (wanted - rows @ x)
@@ -132,9 +137,11 @@ def non_negative_least_squares(rows: Floats, wanted: Floats) -> Floats:
     return x
 
 
-REMOVED, CLOSED = 0.2, 0.15
+REMOVED = 0.2
+CLOSED = 0.15
 """Share of the layers that are removed, and of the sub-layers that have nothing left."""
-MODELS, HELD_OUT = 28, 6
+MODELS = 28
+HELD_OUT = 6
 """Models that a table is fitted to, and models that its error is found on."""
 REQUESTS = 4
 """Requests that each model translates in a round, if there are enough sentences."""
@@ -195,7 +202,8 @@ def measure_table(
     if models < PARTS:
         raise InvalidRequestError(f"a latency table has {PARTS} costs: measure at least {PARTS} models")
     loaded = load_checkpoint(checkpoint)
-    rng, whole = np.random.default_rng(0), sizes_of(loaded)
+    rng = np.random.default_rng(0)
+    whole = sizes_of(loaded)
     sizes = {WHOLE: whole}
     sizes |= {f"m{number}": random_sizes(whole, rng) for number in range(1, models + held_out)}
     with TimedModels(checkpoint, loaded, sentences, serving, progress) as timed:
@@ -223,7 +231,9 @@ class TimedModels:
     ) -> None:
         """path: the directory of `checkpoint`. sentences: source text; the first few calibrate int8 and are timed."""
         serving.check()
-        self._path, self._serving, self._progress = path, serving, progress
+        self._path = path
+        self._serving = serving
+        self._progress = progress
         self._sentences = [s for s in sentences if s.strip()]
         self._request = _Request.of(checkpoint, self._sentences, serving)
         self.setting = ServingSetting(

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from hmc.artifact.precisions import PRECISIONS
-from hmc.benchmark.budget.search import Candidate, Search
+from hmc.benchmark.budget.search import Candidate, Limits, Search
 from hmc.benchmark.report.tables import delta, milliseconds, table_of
 
 
@@ -66,23 +66,30 @@ def to_dict(search: Search, *, latency: bool = True) -> dict[str, Any]:
         "beam": quality.beam,
         "reference_level": quality.reference_level,
         "found": search.found.level if search.found and refusal(search) is None else None,
-        "tried": [
-            {
-                "level": c.level,
-                "heads": c.heads,
-                "bleu": c.quality.bleu,
-                "bleu_delta": c.quality.bleu_delta,
-                "ci_low": c.quality.ci_low,
-                "ci_high": c.quality.ci_high,
-                "loss_at_most": c.loss_at_most,
-                **({"p50_ms": c.p50_ms} if timed else {}),
-                **({"p50_low": c.p50_interval.low, "p50_high": c.p50_interval.high} if c.p50_interval else {}),
-                "keeps_drop": c.keeps_drop(limits),
-                **({"keeps_latency": c.keeps_latency(limits) if c.latency_known(limits) else None} if timed else {}),
-            }
-            for c in search.tried
-        ],
+        "tried": [_tried(candidate, limits, timed=timed) for candidate in search.tried],
     }
+
+
+def _tried(candidate: Candidate, limits: Limits, *, timed: bool) -> dict[str, Any]:
+    """A measured level. timed: with its latency."""
+    around = candidate.p50_interval
+    row: dict[str, Any] = {
+        "level": candidate.level,
+        "heads": candidate.heads,
+        "bleu": candidate.quality.bleu,
+        "bleu_delta": candidate.quality.bleu_delta,
+        "ci_low": candidate.quality.ci_low,
+        "ci_high": candidate.quality.ci_high,
+        "loss_at_most": candidate.loss_at_most,
+    }
+    if timed:
+        row["p50_ms"] = candidate.p50_ms
+    if around:
+        row |= {"p50_low": around.low, "p50_high": around.high}
+    row["keeps_drop"] = candidate.keeps_drop(limits)
+    if timed:
+        row["keeps_latency"] = candidate.keeps_latency(limits) if candidate.latency_known(limits) else None
+    return row
 
 
 def warning(search: Search) -> str | None:
@@ -107,7 +114,8 @@ def refusal(search: Search) -> str | None:
 
     With a BLEU drop alone, the reference level with all its heads is no answer: it would save nothing.
     """
-    limits, found = search.limits, search.found
+    limits = search.limits
+    found = search.found
     if found is not None and not (found.is_reference and limits.max_latency_ms is None):
         return None
     if search.not_known:
@@ -161,7 +169,8 @@ def _faster(candidate: Candidate) -> str:
 
 def _loses_too_much(search: Search) -> str:
     """No level but the reference keeps the drop. Either too much is lost, or the test set is too small to show it."""
-    limits, everything = search.limits, search.tried[0]
+    limits = search.limits
+    everything = search.tried[0]
     others = [c for c in search.tried if not c.is_reference]
     if not others:
         return (
@@ -169,7 +178,8 @@ def _loses_too_much(search: Search) -> str:
             "with fewer heads to search for"
         )
     nearest = min(others, key=lambda c: c.loss_at_most)
-    allowed, sentences = limits.max_bleu_drop or 0.0, nearest.quality.sentences
+    allowed = limits.max_bleu_drop or 0.0
+    sentences = nearest.quality.sentences
     sure = "loses" if limits.confidence == 0 else "is sure to lose"
     said = (
         f"BLEU: no level {sure} at most {allowed:g} against {nearest.quality.reference_level}; "

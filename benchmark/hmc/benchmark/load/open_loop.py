@@ -69,7 +69,8 @@ def read_trace(path: Path) -> list[float]:
 
 TOLERANCE = 1.1
 """The search ends when the lowest rate that was not held is at most so many times the highest that was."""
-LEAST, MOST = 0.05, 100_000.0
+LEAST = 0.05
+MOST = 100_000.0
 """Rates, in calls a second, beyond which nothing is tried."""
 
 Measure = Callable[[float], Awaitable[LoadPoint]]
@@ -144,7 +145,8 @@ class _Load:
 
     async def run(self) -> bool:
         """Sends all calls and waits for them. Returns whether it was stopped, because the objective was missed."""
-        running, stopped = [], False
+        running = []
+        stopped = False
         for number, at in enumerate(self._due):
             wait = self._began + at - self._clock()
             await asyncio.sleep(max(0.0, wait))

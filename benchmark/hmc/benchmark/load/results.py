@@ -98,6 +98,13 @@ class LoadPoint:
     processes: int = 1
     """Of the client."""
 
+    @property
+    def verdict(self) -> str:
+        """A word for what became of the objective."""
+        if self.held:
+            return "held"
+        return "stopped" if self.stopped else "missed"
+
 
 @dataclass(frozen=True)
 class LoadCurve:

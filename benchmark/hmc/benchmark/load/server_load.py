@@ -112,7 +112,9 @@ async def load_server(
 
 async def _first_calls(send: Send) -> float:
     """Seconds of a lone call: the shortest of a few. Raises HmcError if none is answered."""
-    clock, best, status = asyncio.get_running_loop().time, float("inf"), ""
+    clock = asyncio.get_running_loop().time
+    best = float("inf")
+    status = ""
     for number in range(FIRST_CALLS):
         began = clock()
         reply = await send(number)

@@ -36,9 +36,12 @@ class FirstToken:
 
 def measure_first_token(translator: Translator, sentences: Sequence[str], beam: int) -> FirstToken:
     """Times the first `SENTENCES` sentences. A translation without a piece before its end counts in full."""
-    options, firsts, wholes = DecodeOptions(beam_size=beam), list[float](), list[float]()
+    options = DecodeOptions(beam_size=beam)
+    firsts = list[float]()
+    wholes = list[float]()
     for sentence in sentences[:SENTENCES]:
-        start, first = time.perf_counter(), None
+        start = time.perf_counter()
+        first = None
         for _ in translator.stream(sentence, options):
             first = first or time.perf_counter() - start
         wholes.append(1000.0 * (time.perf_counter() - start))
@@ -161,7 +164,8 @@ def measure_latency(
     Before the first round of a setting, each level translates one request that is not timed. reference: the level that
     ratios are computed against. clock: the machine's by default.
     """
-    results, clock = [], clock or time
+    results = []
+    clock = clock or time
     for setting in settings:
         requests = requests_of(sentences, setting.batch)
         for translator in translators.values():
@@ -204,7 +208,9 @@ def _summary(name: str, setting: RequestSize, rounds: Sequence[_Round], referenc
     pooled = [ms for each in times for ms in each]
     total = sum(r.total_s for r in rounds)
     ratios = [r.total_s / other.total_s for r, other in zip(rounds, reference, strict=True)]
-    p50, rate, ratio = median_of(pooled), sum(r.sentences for r in rounds) / total, median(ratios)
+    p50 = median_of(pooled)
+    rate = sum(r.sentences for r in rounds) / total
+    ratio = median(ratios)
     return LatencyResult(
         level=name,
         batch=setting.batch,

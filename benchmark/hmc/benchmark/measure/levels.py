@@ -32,7 +32,8 @@ def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) 
     if names is not None:
         levels = tuple(manifest.level(name) for name in dict.fromkeys(names))
         return MeasuredLevels(levels, {level.name: str(devices.resolve_device(device, level)) for level in levels}, ())
-    found, reason = {}, DeviceUnavailableError(f"no level of this bundle is for {device}; see `hmc levels BUNDLE`")
+    found = {}
+    reason = DeviceUnavailableError(f"no level of this bundle is for {device}; see `hmc levels BUNDLE`")
     for level in manifest.levels:
         if runs_on(device, level):
             try:

@@ -89,7 +89,8 @@ def run_request(request: MemoryRequest, started: float) -> MemoryResult:
     from hmc.engine.runtime.process_memory import process_bytes
     from hmc.serving import DecodeOptions, Translator
 
-    before, began = psutil.Process().memory_info().rss, time.time()
+    before = psutil.Process().memory_info().rss
+    began = time.time()
     options = DecodeOptions(beam_size=request.beam)
     with Translator(
         request.bundle, request.level, device=request.device, threads=request.threads, workers=request.workers

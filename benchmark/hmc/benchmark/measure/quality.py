@@ -86,7 +86,8 @@ def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Qua
     if test_set.references is None:
         raise InvalidRequestError(f"test set {test_set.name}: quality needs references; give --reference FILE")
     check_pairs(len(test_set.references), test_set.name)
-    seed, chrf = default_seed(), CHRF()
+    seed = default_seed()
+    chrf = CHRF()
     references = list(test_set.references)
     chrf_score = chrf.corpus_score(list(output.hypotheses), [references]).score
     system, reference = (bleu_statistics(one.hypotheses, references) for one in (output, baseline))

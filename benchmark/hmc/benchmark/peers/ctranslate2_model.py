@@ -25,9 +25,11 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
 
     CTranslate2 has no uneven heads: closed ones are there with zero weights.
     """
-    arch, layout = checkpoint.architecture, checkpoint.layout
+    arch = checkpoint.architecture
+    layout = checkpoint.layout
     full = arch.full_layout()
-    tensors, positions = checkpoint.tensors, arch.positions()
+    tensors = checkpoint.tensors
+    positions = arch.positions()
     if not starts_from_zero(checkpoint):  # as it takes decoders to do
         tensors = with_zero_start(tensors, arch)
     decoder_positions = tensors.get(POSITIONS, positions)
@@ -38,7 +40,8 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
         (arch.encoder_layers, arch.decoder_layers), arch.heads, pre_norm=False, activation=ACTIVATIONS[arch.activation]
     )
     spec.config.decoder_start_token = pieces[arch.pad_id]
-    spec.config.eos_token, spec.config.unk_token = pieces[arch.eos_id], pieces[arch.unk_id]
+    spec.config.eos_token = pieces[arch.eos_id]
+    spec.config.unk_token = pieces[arch.unk_id]
     spec.config.bos_token = pieces[arch.pad_id]
     spec.config.add_source_eos = False
     spec.register_source_vocabulary(list(pieces[: arch.source_size]))
@@ -67,7 +70,8 @@ def _layer(layer: Any, tensors: dict[str, np.ndarray], sublayers: Sequence[SubLa
         spec.bias = np.concatenate([tensors[linear.bias] for linear in linears])
 
     def norm(spec: Any, named: NormSpec) -> None:
-        spec.gamma, spec.beta = tensors[named.weight], tensors[named.bias]
+        spec.gamma = tensors[named.weight]
+        spec.beta = tensors[named.bias]
 
     own, *cross, feed = sublayers
     fill(layer.self_attention.linear[0], *own.inputs)

@@ -137,7 +137,8 @@ def load_transformers(model: Path, checkpoint: Path) -> dict[str, Translate]:
 
     _quiet()
     types = [("fp32", torch.float32)] + [("bf16", torch.bfloat16)] * any(flag in instructions() for flag in BF16)
-    text, found = _Text(checkpoint), dict[str, Translate]()
+    text = _Text(checkpoint)
+    found = dict[str, Translate]()
     for name, dtype in types:
         loaded: Any = MarianMTModel.from_pretrained(model, dtype=dtype)
         for threads in sorted({1, cores()}):

@@ -24,7 +24,8 @@ from hmc.benchmark.peers.engines import ENGINES, PeerEngine, Translate
 from hmc.serving import DecodeOptions, Translation, Translator
 
 T = TypeVar("T")
-PROBES, PROBE_ROUNDS = 4, 3
+PROBES = 4
+PROBE_ROUNDS = 3
 """Requests, and how often each is made, on which the settings of an engine are compared. The fastest time counts."""
 BLANK = Translation("", 0.0, 0, 0)
 
@@ -94,7 +95,8 @@ class Peer:
 
     def __init__(self, engine: PeerEngine, model: Path, checkpoint: Path) -> None:
         """model: the folder that `engine.prepare` wrote for the checkpoint."""
-        self.name, self.version = engine.title, version(engine.package)
+        self.name = engine.title
+        self.version = version(engine.package)
         self.best: dict[RequestSize, str] = {}
         """Setting that was fastest, by the size of the request."""
         context = multiprocessing.get_context("spawn")

@@ -21,7 +21,8 @@ from hmc.benchmark.report.tables import milliseconds, table_of
 
 SIGNIFICANT = 0.05
 """The p-value below which a BLEU difference is not taken for chance."""
-NOISE, BLEU_NOISE = 0.05, 0.2
+NOISE = 0.05
+BLEU_NOISE = 0.2
 """Changes up to these are called noise, whatever their interval: two runs of one program differ too."""
 Verdict = Literal["worse", "better", "same", "not known"]
 
@@ -151,7 +152,8 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
 
 
 def _check_alike(before: Report, after: Report) -> None:
-    old, new = before.conditions, after.conditions
+    old = before.conditions
+    new = after.conditions
     if [s.source for s in before.sentences] != [s.source for s in after.sentences]:
         raise InvalidRequestError(
             f"the two reports are of other sentences ({old.test_set}, {old.sentences} and {new.test_set}, "
@@ -218,7 +220,8 @@ def _moved_together(found: Sequence[tuple[TimeChange, Pair]]) -> str:
     verdicts = {x.verdict for x, _ in found}
     if len(found) < 2 or len(verdicts) > 1 or "same" in verdicts:
         return ""
-    at, changes = found[0][0], [x.change for x, _ in found]
+    at = found[0][0]
+    changes = [x.change for x, _ in found]
     return (
         f"At batch {at.batch}, beam {at.beam} all levels take {min(changes):+.1%} to {max(changes):+.1%}: that is the "
         f"machine, or something that all of them share. What is known is their time beside {at.system}."

@@ -67,7 +67,8 @@ def _bucket(report: Report, lengths: Sequence[int], low: int, high: int) -> Buck
     timed = {
         number: place for place, number in enumerate(n for n, s in enumerate(report.sentences) if s.source.strip())
     }
-    scores, times = {}, {}
+    scores = {}
+    times = {}
     tokenizer = tokenizer_of([sentence.reference or "" for sentence in report.sentences])
     for system in report.systems:
         if system.quality:
@@ -95,7 +96,8 @@ def worst(report: Report) -> list[Worst]:
     others = [level for level in report.levels if level.name != name and level.translations]
     if base is None or not base.translations or not others:
         return []
-    metric, found = CHRF(), list[Worst]()
+    metric = CHRF()
+    found = list[Worst]()
     for number, sentence in enumerate(report.sentences[:MOST_SCORED]):
         reference = sentence.reference or ""
 
@@ -114,7 +116,8 @@ def worst(report: Report) -> list[Worst]:
 
 def differing(text: str, other: str) -> list[tuple[str, bool]]:
     """The words of a text in runs, each with whether it differs from the words of the other text."""
-    words, others = text.split(), other.split()
+    words = text.split()
+    others = other.split()
     found = []
     for kind, start, end, *_ in difflib.SequenceMatcher(None, words, others, autojunk=False).get_opcodes():
         if end > start:

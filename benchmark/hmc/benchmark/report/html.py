@@ -44,7 +44,8 @@ def page(report: Report) -> str:
 
 
 def _head(report: Report) -> str:
-    info, conditions = report.bundle, report.conditions
+    info = report.bundle
+    conditions = report.conditions
     said = advice(report)
     doubts = uncertain(report)
     languages = f"{info.source_language} → {info.target_language}" if info.source_language else ""
@@ -68,7 +69,8 @@ def _head(report: Report) -> str:
 
 
 def _summary(report: Report) -> str:
-    at, beam = report.conditions.headline, report.conditions.headline.beam
+    at = report.conditions.headline
+    beam = at.beam
     largest = RequestSize(max(report.conditions.batches), beam)
     heads = [
         "",
@@ -84,7 +86,9 @@ def _summary(report: Report) -> str:
     ]
     rows = []
     for style, system in enumerate(report.systems):
-        quality, alone, full = system.quality_at(beam), system.latency_at(at), system.latency_at(largest)
+        quality = system.quality_at(beam)
+        alone = system.latency_at(at)
+        full = system.latency_at(largest)
         scores = ["–"] * 5
         if quality is not None:
             ter = "–" if system.ter is None else f"{system.ter:.1f}"
@@ -155,7 +159,8 @@ def _memory(report: Report) -> str:
     ]
     sizes_and_starts = []
     for level in report.levels:
-        m, first = level.memory, level.first_token
+        m = level.memory
+        first = level.first_token
         sizes = [mebibytes(m.peak_bytes), mebibytes(m.held_bytes)] if m else ["–", "–"]
         starts = [f"{m.cold_start_s:.2f}", f"{m.load_s:.2f}"] if m and m.cold_start_s and m.load_s else ["–", "–"]
         firsts = [milliseconds(first.p50_ms), milliseconds(first.whole_p50_ms)] if first else ["–", "–"]

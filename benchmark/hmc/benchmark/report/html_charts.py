@@ -45,7 +45,8 @@ def _steady(report: Report) -> str:
 
 
 def latency(report: Report) -> str:
-    at, figures = report.conditions.headline, []
+    at = report.conditions.headline
+    figures = []
     curves = [Series(system.name, style, _curve(system.latency_at(at))) for style, system in enumerate(report.systems)]
     times = [point.y for each in curves for point in each.points]
     most = max(point.x for each in curves for point in each.points)
@@ -108,13 +109,12 @@ def load(report: Report) -> str:
         return ""
     styles = styles_of(report)
     objective = report.load[0].objective
-    rows = [
-        [
-            svg.key(styles[curve.name]) + escape(curve.name),
-            "none" if curve.saturation is None else f"{'' if curve.bracketed else '≥ '}{curve.saturation:.3g}",
-        ]
-        for curve in report.load
-    ]
+    rows = []
+    for curve in report.load:
+        rate = "none" if curve.saturation is None else f"{curve.saturation:.3g}"
+        if curve.saturation is not None and not curve.bracketed:
+            rate = f"≥ {rate}"
+        rows.append([svg.key(styles[curve.name]) + escape(curve.name), rate])
     keeps = (
         f"Highest rate at which {objective.share:.0%} of the calls are answered within {objective.milliseconds:g} ms."
     )
@@ -123,7 +123,10 @@ def load(report: Report) -> str:
 
 def _load_charts(report: Report) -> str:
     """Latency and goodput by rate. Rates that were stopped early are left out: they saw only a part of the load."""
-    styles, objective, waits, goods = styles_of(report), report.load[0].objective, list[Series](), list[Series]()
+    styles = styles_of(report)
+    objective = report.load[0].objective
+    waits = list[Series]()
+    goods = list[Series]()
     for curve in report.load:
         whole = [point for point in curve.points if not point.stopped]
         shown = [(p.calls / p.seconds, ms) for p in whole if (ms := p.p90_ms or p.p50_ms) is not None]
@@ -154,7 +157,7 @@ def _load_table(report: Report) -> str:
             *map(str, (p.calls, p.answered, p.refused, p.failed, p.cut)),
             goodput(p),
             *(milliseconds(ms) for ms in (p.p50_ms, p.p90_ms, p.p99_ms)),
-            "held" if p.held else "stopped" if p.stopped else "missed",
+            p.verdict,
         ]
         for curve in report.load
         for p in curve.points

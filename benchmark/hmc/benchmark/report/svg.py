@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 360, 250
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 38
+WIDTH = 360
+HEIGHT = 250
+LEFT = 46
+RIGHT = 12
+TOP = 10
+BOTTOM = 38
 """Margins around the area of the axes."""
 STYLES = 8
 """Colours that the page has; a ninth system gets the first again, with another marker."""
@@ -50,7 +54,8 @@ class Axis:
     @classmethod
     def around(cls, label: str, values: Sequence[float], *, log: bool = False, zero: bool = False) -> Axis:
         """An axis that shows all values. zero: from 0 on."""
-        low, high = min(values), max(values)
+        low = min(values)
+        high = max(values)
         if log:
             low = max(low, 1e-9)
             return cls(label, low / 1.15, max(high, low) * 1.15, log=True)
@@ -71,12 +76,12 @@ class Axis:
         """About four round values."""
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            wide = self.high / self.low > 20
-            found = [
-                m * 10.0**d
-                for d in decades
-                for m in ((1,) if self.high / self.low > 1e3 else (1, 3) if wide else (1, 2, 3, 5, 7))
-            ]
+            digits: tuple[int, ...] = (1, 2, 3, 5, 7)
+            if self.high / self.low > 1e3:
+                digits = (1,)
+            elif self.high / self.low > 20:
+                digits = (1, 3)
+            found = [digit * 10.0**decade for decade in decades for digit in digits]
             return [value for value in found if self.low <= value <= self.high]
         rough = (self.high - self.low) / 4
         power = 10.0 ** math.floor(math.log10(rough))
@@ -93,7 +98,8 @@ class Frame:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Position of a point."""
-        across, up = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        across = WIDTH - LEFT - RIGHT
+        up = HEIGHT - TOP - BOTTOM
         return LEFT + across * self.x.share(x), HEIGHT - BOTTOM - up * self.y.share(y)
 
     def grid(self) -> str:
@@ -123,7 +129,8 @@ def lines(
     diagonal: bool = False, marks: bool = True,
 ) -> str:  # fmt: skip
     """A line for each system. rule: a horizontal line and its name. diagonal: where y equals x."""
-    frame, parts = Frame(x, y), []
+    frame = Frame(x, y)
+    parts = []
     if rule is not None:
         _, down = frame.at(x.low, rule[0])
         parts.append(f'<path class="rule" d="M{LEFT} {down:.1f}H{WIDTH - RIGHT}"/>')
@@ -148,9 +155,11 @@ def lines(
 def bars(rows: Sequence[tuple[str, int, Sequence[tuple[float, str]]]], description: str) -> str:
     """A row for each system: name, style, and stacked parts, each a value and the text behind the last one."""
     most = max(sum(value for value, _ in parts) for _, _, parts in rows) or 1.0
-    drawn, width = [], WIDTH - 2 * RIGHT - 62
+    drawn = []
+    width = WIDTH - 2 * RIGHT - 62
     for number, (name, style, parts) in enumerate(rows):
-        top, across = TOP + 40 * number, float(RIGHT)
+        top = TOP + 40 * number
+        across = float(RIGHT)
         drawn.append(_text(RIGHT, top + 8, name, "start", "label"))
         for part, (value, _) in enumerate(parts):
             long = width * value / most
@@ -172,7 +181,8 @@ def head_map(rows: Sequence[Sequence[int]], heads: int, description: str) -> str
             parts.append(
                 f'<rect class="{state}" x="{head * CELL}" y="{layer * CELL}" width="{CELL - 2}" height="{CELL - 2}"/>'
             )
-    width, height = heads * CELL, max(1, len(rows)) * CELL
+    width = heads * CELL
+    height = max(1, len(rows)) * CELL
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return f'<svg {size} role="img" aria-label="{escape(description)}">{"".join(parts)}</svg>'
 

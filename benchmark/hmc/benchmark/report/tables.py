@@ -120,10 +120,8 @@ def same(report: Report, peer: PeerReport, request: str) -> str:
 
 def load_table(curve: LoadCurve) -> Table:
     """A row for each rate: what became of its calls, and latency from when they were due."""
-    found, kept = (
-        curve.saturation,
-        f"{curve.objective.share:.3g} of the calls within {curve.objective.milliseconds:g} ms",
-    )
+    found = curve.saturation
+    kept = f"{curve.objective.share:.3g} of the calls within {curve.objective.milliseconds:g} ms"
     if found is None:
         said = f"no rate keeps {kept}"
     else:
@@ -136,8 +134,7 @@ def load_table(curve: LoadCurve) -> Table:
     for point in curve.points:
         counts = [str(value) for value in (point.calls, point.answered, point.refused, point.failed)]
         times = [milliseconds(value) for value in (point.p50_ms, point.p90_ms, point.p99_ms)]
-        verdict = "held" if point.held else "stopped" if point.stopped else "missed"
-        table.add_row(f"{point.rate:.3g}", *counts, goodput(point), *times, verdict)
+        table.add_row(f"{point.rate:.3g}", *counts, goodput(point), *times, point.verdict)
     return table
 
 
@@ -187,7 +184,8 @@ def advice(report: Report) -> str | None:
     setting = conditions.headline
     if conditions.quality_reference is None:
         return None
-    levels, described = {level.name: level for level in report.levels}, report.described_levels()
+    levels = {level.name: level for level in report.levels}
+    described = report.described_levels()
     best = recommended(described)
     steps = [step.name for step in ladder(described)]
 
@@ -196,7 +194,8 @@ def advice(report: Report) -> str | None:
 
     def surely_faster(name: str) -> bool:
         """Whether it is faster than the recommended level, by intervals that do not overlap where there are any."""
-        one, two = levels[name].latency_at(setting), levels[best.name].latency_at(setting)
+        one = levels[name].latency_at(setting)
+        two = levels[best.name].latency_at(setting)
         high = one.ratio_interval.high if one.ratio_interval else one.ratio
         return high < (two.ratio_interval.low if two.ratio_interval else two.ratio)
 

@@ -12,7 +12,9 @@ from hmc.cli.common.options import check_unused, opt
 if TYPE_CHECKING:
     from hmc.training.analysis.masking.ranking import RankBy
 
-INPUT, MEASURE, OUTPUT = "Input", "Measurement", "Output"
+INPUT = "Input"
+MEASURE = "Measurement"
+OUTPUT = "Output"
 """Panels of the help text."""
 
 Checkpoint = Annotated[Path, typer.Argument(help="A checkpoint directory.", metavar="CKPT")]
@@ -107,5 +109,6 @@ def rank_by(
     if name is not None and chosen is None:
         raise InvalidRequestError(f"--rank-by {name}: choose one of {', '.join(WRITTEN_BY)}")
     words = importance.split(",") if importance.strip() else []
-    how, kinds = Importance.parse(words, "--importance:"), parse_kinds(scope, "--scope")
+    how = Importance.parse(words, "--importance:")
+    kinds = parse_kinds(scope, "--scope")
     return RankBy(scores, rank_data, sentences, chosen, how, kinds)

@@ -26,7 +26,8 @@ SCHEMA_VERSION = 6
 READABLE = (2, 3, 4, 5, 6)
 """Schema versions that are read. 3 added shortlists, 4 the manifest's digest, 5 `Quality.significance`, 6
 `Latency.steady`. The graphs of 1 have other inputs."""
-MANIFEST, WEIGHTS = "bundle.json", "weights"
+MANIFEST = "bundle.json"
+WEIGHTS = "weights"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RESERVED = frozenset((MANIFEST, WEIGHTS, *EVERY))
 """Names in a bundle that no level can have."""

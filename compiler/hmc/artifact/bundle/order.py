@@ -30,7 +30,8 @@ MORE_TRAINING = "all heads would gain too by as many updates (`hmc prune --contr
 
 # ---- the cost model ----
 
-ROWS, TOKENS = 4, 24
+ROWS = 4
+TOKENS = 24
 """The request that the cost model is about: one sentence of so many tokens, with a beam of four."""
 OUTPUT_SHARE = 0.3
 """The share of a level's parameters that a vocabulary shortlist does not read."""
@@ -104,9 +105,11 @@ class Standing:
         if self.device != other.device:
             return False
         if self.loss is not None and other.loss is not None:
-            better, as_good = self.loss < other.loss, self.loss <= other.loss
+            better = self.loss < other.loss
+            as_good = self.loss <= other.loss
         else:
-            better, as_good = _size(self.level) > _size(other.level), _size(self.level) >= _size(other.level)
+            better = _size(self.level) > _size(other.level)
+            as_good = _size(self.level) >= _size(other.level)
         return self.ms <= other.ms and as_good and (self.ms < other.ms or better)
 
 
@@ -236,7 +239,8 @@ def _times(levels: Sequence[Level]) -> tuple[dict[str, float], set[str]]:
         if x.latency and x.latency.batch == least
     })  # fmt: skip
     times = {name: latency.p50_ms for name, latency in recorded.items() if latency.steady is not False}
-    measured, known = set(times), [level for level in levels if level.name in recorded]
+    measured = set(times)
+    known = [level for level in levels if level.name in recorded]
     for level in levels:
         if level.name not in measured:
             steady = [x for x in known if x.name in measured] or known

@@ -132,7 +132,8 @@ def _array_problems(arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
     problems = [f"tensor {name} is missing" for name in DTYPES if name not in arrays]
     problems += [f"tensor {name} does not belong in a lexicon" for name in sorted(arrays) if name not in DTYPES]
     for name in (name for name in DTYPES if name in arrays):
-        array, expected = arrays[name], DTYPES[name]
+        array = arrays[name]
+        expected = DTYPES[name]
         if array.dtype != expected or array.ndim != 1:
             problems.append(f"tensor {name} is {array.dtype} {list(array.shape)}, expected a list of {expected}")
     if not problems and not len(arrays["starts"]):
@@ -142,14 +143,16 @@ def _array_problems(arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
 
 def _value_problems(lexicon: Lexicon, arch: Architecture) -> list[str]:
     """Problems of content, given that the form is right."""
-    problems, size = [], lexicon.vocab_size
+    problems = []
+    size = lexicon.vocab_size
     if size != arch.vocab_size:
         problems.append(f"it is for a vocabulary of {size} tokens, the model has {arch.vocab_size}")
     if lexicon.source_size != arch.source_size or (lexicon.target_size is None) != (arch.source_vocab_size is None):
         problems.append(f"it is for {lexicon.source_size} source tokens, the model has {arch.source_size}")
     if lexicon.pad_id != arch.pad_id:
         problems.append(f"its pad_id is {lexicon.pad_id}, the model's is {arch.pad_id}")
-    starts, total = lexicon.starts, len(lexicon.targets)
+    starts = lexicon.starts
+    total = len(lexicon.targets)
     if starts[0] != 0 or starts[-1] != total or (np.diff(starts) < 0).any():
         problems.append(f"tensor starts must rise from 0 to {total}, the number of translations")
     if (np.diff(lexicon.always) <= 0).any():

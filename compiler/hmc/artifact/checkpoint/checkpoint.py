@@ -36,7 +36,8 @@ from hmc.artifact.tokenizer.files import (
 from hmc.artifact.tokenizer.tokenizer import joint_problems
 
 SCHEMA_VERSION = 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 FILES = frozenset((CONFIG, WEIGHTS, *EXTRAS, *EVERY))
 FORMAT = Format(
     "a checkpoint", CONFIG, lambda content: content.keys() >= {"architecture", "head_layout"}, lambda _: FILES,
@@ -144,7 +145,8 @@ def _read(path: Path) -> tuple[CheckpointConfig | None, list[str]]:
         return None, [f"{CONFIG} is missing"]
     try:
         config = read_config(path)
-        layout, arch = config.layout, config.architecture
+        layout = config.layout
+        arch = config.architecture
         wrong = arch.layout_problems(layout)
         if config.ffn_widths:
             wrong += arch.ffn_problems(config.ffn_widths)

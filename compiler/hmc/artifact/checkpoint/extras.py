@@ -19,7 +19,10 @@ from hmc.artifact.model.layers import stack_of
 from hmc.artifact.storage.files import changed_file, write_whole
 from hmc.artifact.storage.formats import read_json
 
-GATES, IMPORTANCE, SCORES, METRICS = "gates.safetensors", "importance.json", "scores.json", "metrics.json"
+GATES = "gates.safetensors"
+IMPORTANCE = "importance.json"
+SCORES = "scores.json"
+METRICS = "metrics.json"
 EXTRAS = (GATES, IMPORTANCE, SCORES, METRICS)
 ScoreName = Literal["gates", "importance", "ablation", "relevance", "confidence"]
 WRITTEN_BY: dict[ScoreName, str] = {
@@ -54,7 +57,8 @@ def read_extras(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
 
 
 def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
-    found, problems = Extras(), []
+    found = Extras()
+    problems = []
     if (folder / GATES).is_file():
         try:
             raw: Any = load_file(folder / GATES)
@@ -133,7 +137,8 @@ def _rows(scores: HeadScores) -> dict[str, list[list[float]]]:
 
 def _scores(name: str, raw: dict[str, Any], arch: Architecture) -> tuple[HeadScores | None, list[str]]:
     """Reads a score for each head of the unpruned model, kind → `[layers, heads]`, and lists the problems."""
-    scores, problems = {}, []
+    scores = {}
+    problems = []
     for kind in KINDS:
         expected = (arch.depth(stack_of(kind)), arch.heads)
         if kind not in raw:

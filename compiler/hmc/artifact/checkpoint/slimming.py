@@ -118,7 +118,8 @@ def padded_ffn(tensors: Tensors, arch: Architecture, widths: FfnWidths) -> tuple
     The added neurons have zero weights and come last. Every activation function is 0 at 0, so the model computes the
     same.
     """
-    width, padded = max(widths.widest, 1), dict(tensors)
+    width = max(widths.widest, 1)
+    padded = dict(tensors)
     for stack, layer, there in widths.layers():
         if there < width:
             _spread(padded, arch.feed_forward(stack, layer), range(there), width, arch.d_model)
@@ -127,7 +128,8 @@ def padded_ffn(tensors: Tensors, arch: Architecture, widths: FfnWidths) -> tuple
 
 def _spread(tensors: Tensors, sublayer: SubLayerSpec, places: Sequence[int], units: int, d_model: int) -> None:
     """Puts the units that a sub-layer has to these of `units` places, and zeros to all others."""
-    shapes, features = sublayer.shapes(units, d_model), sublayer.features(places)
+    shapes = sublayer.shapes(units, d_model)
+    features = sublayer.features(places)
     for name, axis in sublayer.owned:
         whole = np.zeros(shapes[name], np.float32)
         if len(features):
@@ -158,7 +160,8 @@ def renumbered(checkpoint: Checkpoint) -> Checkpoint:
     Scores of heads are left out, because they name layers by their original numbers. A checkpoint without removed
     layers is returned as it is.
     """
-    removed, arch = checkpoint.removed_layers, checkpoint.architecture
+    removed = checkpoint.removed_layers
+    arch = checkpoint.architecture
     if not removed:
         return checkpoint
     kept: dict[Stack, list[int]] = {

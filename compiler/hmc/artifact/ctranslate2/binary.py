@@ -75,7 +75,8 @@ def read_binary(path: Path) -> Binary:
         raise HmcError(
             f"{path.name} is of version {version} and not {VERSION}: convert the model again with CTranslate2 3 or 4"
         )
-    spec, revision = cursor.string(), cursor.number("<I")
+    spec = cursor.string()
+    revision = cursor.number("<I")
     variables: dict[str, Variable] = {}
     for _ in range(cursor.number("<I")):
         name = cursor.string()
@@ -91,7 +92,8 @@ def read_binary(path: Path) -> Binary:
 def _add_aliases(cursor: _Cursor, variables: dict[str, Variable]) -> None:
     found: dict[str, Variable] = {}
     for _ in range(cursor.number("<I")):
-        alias, name = cursor.string(), cursor.string()
+        alias = cursor.string()
+        name = cursor.string()
         if alias in variables or alias in found or name not in variables:
             raise HmcError(f"{cursor.file}: {alias} stands for {name}, which is no other array: {AGAIN}")
         found[alias] = variables[name]
@@ -104,7 +106,9 @@ class _Cursor:
     """Reads values from bytes, from the first to the last."""
 
     def __init__(self, file: str, content: memoryview) -> None:
-        self.file, self._content, self._at = file, content, 0
+        self.file = file
+        self._content = content
+        self._at = 0
 
     @property
     def left(self) -> int:
@@ -128,7 +132,8 @@ class _Cursor:
         if rank > LONGEST_RANK:
             raise HmcError(f"{self.file}: {name} has {rank} dimensions, more than {LONGEST_RANK}: {AGAIN}")
         shape = tuple(self.number("<I") for _ in range(rank))
-        number, size = self.number("<B"), self.number("<I")
+        number = self.number("<B")
+        size = self.number("<I")
         if number >= len(TYPES):
             raise HmcError(f"{self.file}: {name} is of an unknown type ({number}); convert the model again")
         kind, storage = TYPES[number]

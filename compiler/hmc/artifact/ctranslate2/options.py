@@ -12,7 +12,8 @@ from hmc.artifact.ctranslate2.binary import Binary, Variable
 from hmc.artifact.model.architecture import Activation
 from hmc.artifact.model.ffn import STACKS
 
-SPEC, REVISION = "TransformerSpec", 7
+SPEC = "TransformerSpec"
+REVISION = 7
 """The specification of encoder-decoder Transformers, and the newest revision that this reader knows."""
 ACTIVATIONS: dict[int, Activation] = {0: "relu", 2: "swish", 3: "gelu"}
 OTHER_ACTIVATIONS = {1: "GELUTanh", 4: "GELUSigmoid (Marian's gelu)", 5: "Tanh", 6: "Sigmoid"}
@@ -82,7 +83,8 @@ def read_options(binary: Binary) -> tuple[CTranslate2Options | None, list[str]]:
             problems.append(f"{name} is missing: convert the model again with CTranslate2 3 or 4")
         elif first != second:
             problems.append(f"{name} is {first:g} in the encoder and {second:g} in the decoder: they must be equal")
-    activation, heads = both["activation"][0], both["num_heads"][0]
+    activation = both["activation"][0]
+    heads = both["num_heads"][0]
     if heads is not None and not (heads >= 1 and heads.is_integer()):
         problems.append(f"num_heads is {heads:g}: it must be a whole number from 1")
     if activation is not None and activation not in ACTIVATIONS:
@@ -125,7 +127,8 @@ def _scale(variables: Mapping[str, Variable]) -> tuple[bool, list[str]]:
     found = []
     for stack, embeddings in (("encoder", "encoder/embeddings_0/weight"), ("decoder", "decoder/embeddings/weight")):
         name = f"{stack}/scale_embeddings"
-        value, stored = _scalar(variables, name), variables.get(name)
+        value = _scalar(variables, name)
+        stored = variables.get(name)
         table = variables.get(embeddings)
         root = np.sqrt(table.stored.shape[-1]) if table is not None and table.stored.ndim == 2 else 0.0
         if value is None or stored is None or stored.kind == "int8":

@@ -34,7 +34,8 @@ from hmc.artifact.tokenizer.files import (
 from hmc.artifact.tokenizer.tokenizer import piece_problems
 
 WEIGHTS = "model.bin"
-SHARED, SIDES = "shared_vocabulary", ("source_vocabulary", "target_vocabulary")
+SHARED = "shared_vocabulary"
+SIDES = ("source_vocabulary", "target_vocabulary")
 FIX = (
     "hmc imports Marian's Transformers that CTranslate2 converted: model.bin, config.json, shared_vocabulary.json (or "
     "one for each side), and source.spm and target.spm, which the converter takes along with --copy_files."
@@ -84,7 +85,8 @@ def import_ctranslate2(
         raise _refusal(folder, [*problems, *(str(each["msg"]) for each in error.errors())]) from error
     if problems + wrong or checkpoint is None:
         raise _refusal(folder, problems + wrong)
-    checkpoint.config.source_language, checkpoint.config.target_language = str(source_language), str(target_language)
+    checkpoint.config.source_language = str(source_language)
+    checkpoint.config.target_language = str(target_language)
     return checkpoint
 
 
@@ -149,7 +151,8 @@ def _vocabularies(folder: Path, embeddings: dict[str, Floats]) -> tuple[Vocabula
     if not any(PAD_PIECE in entries for entries in found):
         made = with_pad(found, joint=joint)
         return made, made.pad_id
-    source, target = found[0], found[-1]
+    source = found[0]
+    target = found[-1]
     check_sides(source, target, (EOS_PIECE, UNK_PIECE, PAD_PIECE), joint=joint)
     return Vocabularies(source, None if joint else target, source[PAD_PIECE]), None
 
@@ -205,7 +208,8 @@ def _start(
 
 def _piece_models(folder: Path) -> tuple[list[bytes], list[str]]:
     """The SentencePiece models of both sides, and what is wrong with them."""
-    models, problems = [], []
+    models = []
+    problems = []
     for name in (SOURCE, TARGET):
         if not (folder / name).is_file():
             problems.append(f"{name} is missing: copy it from the model that was converted")

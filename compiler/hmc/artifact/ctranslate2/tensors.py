@@ -94,7 +94,9 @@ def position_rows(weights: Weights, width: int, *, starts_from_zero: bool) -> tu
     Where the decoder starts from zeros, its first position may differ from the sinusoid; its table is then returned too
     (`hmc.artifact.marian.weights`).
     """
-    numbers, moved, problems = [], None, []
+    numbers = []
+    moved = None
+    problems = []
     for stack in STACKS:
         name = f"{stack}/position_encodings/encodings"
         if name not in weights:
@@ -130,7 +132,8 @@ def checkpoint_tensors(
     found: dict[str, Floats] = {}
     for name, value in embeddings.items():
         found[name] = value if pad is None else np.insert(value, pad, 0, axis=0)
-    bias, none = "decoder/projection/bias", np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)
+    bias = "decoder/projection/bias"
+    none = np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)
     logits = weights.floats(bias) if bias in weights else none
     if logits.shape != none.shape:
         return {}, [f"array {bias} has shape {list(logits.shape)}, expected {list(none.shape)}"]

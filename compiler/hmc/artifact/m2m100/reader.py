@@ -26,7 +26,8 @@ from hmc.artifact.storage.weight_files import Arrays, ReadPickled, read_folder
 from hmc.artifact.tokenizer.files import UNK_PIECE, MarianFiles, parse_vocabulary
 from hmc.artifact.tokenizer.tokenizer import LanguageTokens
 
-MODEL_TYPE, CLASS = "m2m_100", "M2M100ForConditionalGeneration"
+MODEL_TYPE = "m2m_100"
+CLASS = "M2M100ForConditionalGeneration"
 FIX = (
     "hmc imports M2M100 and NLLB models of Transformers: config.json, weights in model.safetensors or "
     "pytorch_model.bin, sentencepiece.bpe.model, tokenizer_config.json, and vocab.json for M2M100."
@@ -67,7 +68,9 @@ def import_m2m100(
     found, wrong = _named(stored)
     problems += wrong
     named = raw.get("vocab_size")
-    size = len(found[TARGET_EMBEDDING]) if TARGET_EMBEDDING in found else named if isinstance(named, int) else 0
+    size = named if isinstance(named, int) else 0
+    if TARGET_EMBEDDING in found:
+        size = len(found[TARGET_EMBEDDING])
     files, wrong = read_files(folder, size, languages)
     problems += wrong
     arch, wrong = architecture_of(raw, _unknown(files), own_output=OUTPUT in found)

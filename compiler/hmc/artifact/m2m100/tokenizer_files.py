@@ -50,7 +50,8 @@ OF_NLLB = (
 )
 """NLLB's languages, in the order of their tokens, which follow the pieces."""
 PIECES = "sentencepiece.bpe.model"
-BEGIN, MASK = "<s>", "<mask>"
+BEGIN = "<s>"
+MASK = "<mask>"
 FAIRSEQ = (BEGIN, PAD_PIECE, EOS_PIECE, UNK_PIECE)
 """The first entries of every vocabulary of fairseq, by id."""
 KEPT = 3
@@ -142,7 +143,8 @@ def _foreign_problems(folder: Path, added: list[str]) -> list[str]:
 
 def _languages(codes: dict[str, int], asked: tuple[str | None, str | None]) -> tuple[tuple[str, str] | None, list[str]]:
     """The codes of both languages: as asked, as the code of one language that begins so (`deu` is `deu_Latn`)."""
-    found, problems = [], []
+    found = []
+    problems = []
     for language, side in zip(asked, ("source", "target"), strict=True):
         fitting = [code for code in codes if language and (code == language or code.startswith(f"{language}_"))]
         if language in codes or len(fitting) == 1:

@@ -98,7 +98,8 @@ def exported(decoding: dict[str, Any], arch: Architecture, ids: dict[int, int]) 
         elif value is not None:
             fields[name] = [ids.get(i, i) for i in value]
     words = [[ids.get(i, i) for i in word] for word in decoding.get("bad_words_ids", [])]
-    pad, eos = ids[arch.pad_id], ids[arch.eos_id]
+    pad = ids[arch.pad_id]
+    eos = ids[arch.eos_id]
     return {
         **fields,
         "bad_words_ids": words if [pad] in words else [*words, [pad]],

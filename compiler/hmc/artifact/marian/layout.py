@@ -12,8 +12,10 @@ from hmc.artifact.model.architecture import Activation, Architecture
 from hmc.artifact.storage.formats import Format
 from hmc.artifact.tokenizer.files import SEPARATE
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+GENERATION = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 FORMAT = Format(
     "a MarianMT model that HMC wrote",
     CONFIG,
@@ -118,7 +120,8 @@ def classes_of(raw: dict[str, Any], default: str) -> list[str]:
 
 def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | None, list[str]]:
     """Reads config.json as an Architecture, and lists every reason why it cannot be one."""
-    kind, classes = raw.get("model_type"), classes_of(raw, "MarianMTModel")
+    kind = raw.get("model_type")
+    classes = classes_of(raw, "MarianMTModel")
     if kind is None and "architectures" not in raw:
         return None, ["config.json describes no model of Transformers: it has neither model_type nor architectures"]
     if kind != "marian" or "MarianMTModel" not in classes:

@@ -131,7 +131,8 @@ def _tokenizer_files(folder: Path, raw: dict[str, dict[str, Any]]) -> tuple[dict
     If each side has an embedding, each has a vocabulary. If there is only vocab.json, it is the vocabulary of both.
     """
     files = {name: (folder / name).read_bytes() for name in MARIAN if (folder / name).is_file()}
-    config, own_ids = raw[CONFIG], raw[TOKENIZER_CONFIG].get("separate_vocabs")
+    config = raw[CONFIG]
+    own_ids = raw[TOKENIZER_CONFIG].get("separate_vocabs")
     target = (folder / TARGET_VOCABULARY).read_bytes() if (folder / TARGET_VOCABULARY).is_file() else None
     if config and config.get("share_encoder_decoder_embeddings", True) is not False:
         clash = f"{TOKENIZER_CONFIG}: separate_vocabs is true, and {CONFIG} has one embedding for both sides"

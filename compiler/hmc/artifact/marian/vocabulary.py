@@ -26,7 +26,8 @@ from hmc.artifact.tokenizer.files import (
 )
 from hmc.artifact.tokenizer.tokenizer import FIX, LANGUAGE_CODE, load_pieces
 
-TOKENIZER_JSON, ADDED_TOKENS = "tokenizer.json", "added_tokens.json"
+TOKENIZER_JSON = "tokenizer.json"
+ADDED_TOKENS = "added_tokens.json"
 
 
 def stated_tokens(folder: Path) -> tuple[dict[str, int], list[str]]:
@@ -85,7 +86,8 @@ def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles
         return files, np.arange(arch.vocab_size)
     if isinstance(files, MarianFiles):
         entries, problems = parse_vocabulary(files.vocabulary)
-        source, target = files.source, files.target
+        source = files.source
+        target = files.target
     else:
         entries = _joint_entries(files, arch)
         problems = [

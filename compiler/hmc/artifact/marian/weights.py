@@ -35,7 +35,8 @@ TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, OUTPUT)
 """Names of the one tied matrix. A file has it under at least one of them."""
 TIED_TARGETS = (DECODER, OUTPUT)
 """The same, if sources have their own matrix."""
-EXACT, ROUGH = 1e-5, 1e-2
+EXACT = 1e-5
+ROUGH = 1e-2
 """How far positions may be from the sinusoids, in 32 and in 16 bits."""
 POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
 """Position tables, which older files have. They must be sinusoids, except for the first row of a decoder that starts
@@ -118,11 +119,14 @@ def with_zero_start(tensors: Tensors, arch: Architecture) -> Tensors:
     Pad's embedding is added to the first position and then set to zero. Pad's logit becomes NEVER, so its probability
     goes to the other tokens. Nothing else changes.
     """
-    pad, scale = arch.pad_id, _scale(arch)
+    pad = arch.pad_id
+    scale = _scale(arch)
     positions = sinusoidal_positions(arch.max_positions, arch.d_model)
     positions[0] += scale * tensors[TARGET_EMBEDDING][pad]
-    embedding, bias = tensors[TARGET_EMBEDDING].copy(), tensors[LOGITS_BIAS].copy()
-    embedding[pad], bias[pad] = 0.0, NEVER
+    embedding = tensors[TARGET_EMBEDDING].copy()
+    bias = tensors[LOGITS_BIAS].copy()
+    embedding[pad] = 0.0
+    bias[pad] = NEVER
     return {**tensors, TARGET_EMBEDDING: embedding, LOGITS_BIAS: bias, POSITIONS: positions}
 
 
@@ -133,7 +137,8 @@ def moved_back(found: dict[str, npt.NDArray[Any]], table: npt.NDArray[Any], arch
     Returns False and changes nothing if the model would then compute something else: if pad's embedding is not zero, or
     pad can be chosen.
     """
-    embedding, bias = found.get(TARGET_EMBEDDING), found.get(LOGITS_BIAS)
+    embedding = found.get(TARGET_EMBEDDING)
+    bias = found.get(LOGITS_BIAS)
     if embedding is None or bias is None or not arch.pad_id < min(len(embedding), bias.size):
         return False
     if embedding[arch.pad_id].any() or bias.reshape(-1)[arch.pad_id] > NEVER / 2:

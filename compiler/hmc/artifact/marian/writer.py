@@ -35,8 +35,10 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, ze
     Raises InvalidRequestError for closed heads without `masked`, for sizes that Transformers cannot express, and if
     `out` holds other files than those of such a model; InvalidArtifactError for a tokenizer that does not fit.
     """
-    removed, checkpoint = checkpoint.removed_layers, renumbered(checkpoint)
-    arch, layout = checkpoint.architecture, checkpoint.layout
+    removed = checkpoint.removed_layers
+    checkpoint = renumbered(checkpoint)
+    arch = checkpoint.architecture
+    layout = checkpoint.layout
     whole = arch.full_layout().total
     if layout.total < whole and not masked:
         raise InvalidRequestError(
@@ -87,7 +89,8 @@ def _beyond_marian(arch: Architecture) -> str | None:
 
 
 def _config(arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:
-    pad, eos = ids[arch.pad_id], ids[arch.eos_id]
+    pad = ids[arch.pad_id]
+    eos = ids[arch.eos_id]
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",

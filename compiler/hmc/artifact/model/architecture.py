@@ -26,7 +26,8 @@ position 2, and frequencies are spaced a little wider."""
 FIRST = 2
 """Position of the first token in fairseq's form: 0 and 1 belong to its padding."""
 Activation = Literal["relu", "swish", "gelu"]
-TARGET_EMBEDDING, SOURCE_EMBEDDING = "shared.weight", "encoder.embed_tokens.weight"
+TARGET_EMBEDDING = "shared.weight"
+SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 """Names of tensors. The first embeds targets, and is also the output projection. It embeds sources too, unless these
 have their own vocabulary; then the second does."""
 OUTPUT = "lm_head.weight"
@@ -35,7 +36,8 @@ LOGITS_BIAS = "final_logits_bias"
 """Name of the output projection's bias, `[vocab_size]`."""
 LARGEST = 2**31 - 1
 """Largest size of anything in a model: ONNX Runtime and SentencePiece count in 32 bits."""
-MOST_LAYERS, MOST_HEADS = 1024, 1024
+MOST_LAYERS = 1024
+MOST_HEADS = 1024
 """Layers of a stack, and heads of a layer. A config that says more is damaged, and reading it would not end."""
 
 
@@ -178,7 +180,8 @@ class Architecture(BaseModel):
     def layer_problems(self, removed: RemovedLayers, layout: HeadLayout, ffn: FfnWidths) -> list[str]:
         """What makes it impossible to remove these layers (empty when nothing does). The other two have to be
         possible."""
-        full, problems = self.full_ffn(), []
+        full = self.full_ffn()
+        problems = []
         for stack in STACKS:
             there = set(range(len(full[stack])))
             if outside := sorted(set(removed[stack]) - there):

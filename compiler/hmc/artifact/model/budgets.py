@@ -118,7 +118,9 @@ class _Reader:
     """One text with budgets."""
 
     def __init__(self, text: str, scope: tuple[Kind, ...], layout: Callable[[], HeadLayout] | None) -> None:
-        self._text, self._scope, self._ask = text, scope, layout
+        self._text = text
+        self._scope = scope
+        self._ask = layout
         self._layout: HeadLayout | None = None
 
     def part(self, part: str) -> list[HeadBudget]:

@@ -67,8 +67,9 @@ class NeuronBudget:
             raise InvalidRequestError(
                 f"feed-forward budget {self}: this checkpoint has no feed-forward neurons left to close"
             )
-        finite = math.isfinite(self.amount)
-        number = (round(self.amount / 100 * there) if self.percent else int(self.amount)) if finite else -1
+        number = -1
+        if math.isfinite(self.amount):
+            number = round(self.amount / 100 * there) if self.percent else int(self.amount)
         if not 0 <= number < there:
             raise InvalidRequestError(
                 f"feed-forward budget {self}: this checkpoint has {there} feed-forward neurons; choose 0 to "

@@ -77,7 +77,8 @@ class SubLayerSpec:
 
     def shapes(self, units: int, d_model: int) -> dict[str, tuple[int, ...]]:
         """Name → shape of every tensor, with so many units."""
-        inner, shapes = units * self.unit, dict[str, tuple[int, ...]]()
+        inner = units * self.unit
+        shapes = dict[str, tuple[int, ...]]()
         if units:
             for linear in self.inputs:
                 shapes |= {linear.weight: (inner, d_model), linear.bias: (inner,)}

@@ -94,10 +94,13 @@ def _norms(raw: Mapping[str, Value]) -> tuple[tuple[bool, bool], list[str]]:
 
     Marian writes a sub-layer's operations in order: `d` drops out, `a` adds the input, `n` normalises.
     """
-    before, after = text_of(raw, "transformer-preprocess"), text_of(raw, "transformer-postprocess", "dan")
-    top, embedding = text_of(raw, "transformer-postprocess-top"), text_of(raw, "transformer-postprocess-emb", "d")
+    before = text_of(raw, "transformer-preprocess")
+    after = text_of(raw, "transformer-postprocess", "dan")
+    top = text_of(raw, "transformer-postprocess-top")
+    embedding = text_of(raw, "transformer-postprocess-emb", "d")
     forms = {("", "an"): False, ("n", "a"): True}
-    pre_norm, problems = forms.get((before.replace("d", ""), after.replace("d", ""))), []
+    pre_norm = forms.get((before.replace("d", ""), after.replace("d", "")))
+    problems = []
     if pre_norm is None:
         problems.append(
             f"{OPTIONS}: transformer-preprocess {before!r} with transformer-postprocess {after!r} is not supported; "

@@ -158,7 +158,8 @@ def _architecture(options: MarianOptions, embeddings: Arrays, vocabularies: Voca
 
 
 def _tokenizer(release: Release, vocabularies: Vocabularies) -> tuple[MarianFiles | None, list[str]]:
-    problems, models = [], []
+    problems = []
+    models = []
     for path in (release.source_pieces, release.target_pieces):
         if path is not None:
             models.append(path.read_bytes())

@@ -118,10 +118,10 @@ def _find_pieces(found: Release) -> None:
     """source.spm and target.spm; a vocabulary that is a SentencePiece model is also the one of its side."""
     models = [path for path in found.vocabularies if path.suffix == ".spm"]
     places = [found.folder / SOURCE, found.folder / TARGET]
-    sides = [
-        path if path.is_file() else (models[min(side, len(models) - 1)] if models else None)
-        for side, path in enumerate(places)
-    ]
+    sides: list[Path | None] = []
+    for side, place in enumerate(places):
+        model = models[min(side, len(models) - 1)] if models else None
+        sides.append(place if place.is_file() else model)
     found.source_pieces, found.target_pieces = sides
     for path, name in zip(sides, (SOURCE, TARGET), strict=True):
         if path is None:
@@ -161,5 +161,6 @@ def _languages(readme: Path) -> tuple[str | None, str | None]:
     for side in ("source", "target"):
         line = re.search(rf"^\s*[*-]\s*{side} languages?(?:\(s\))?:\s*(.+)$", text, re.MULTILINE)
         names = re.findall(r"[A-Za-z]{2,3}(?:_[A-Za-z]{2,8})*", line[1]) if line else []
-        found.append(None if not names else names[0] if len(set(names)) == 1 else SEVERAL)
+        language = names[0] if names else None
+        found.append(language if len(set(names)) <= 1 else SEVERAL)
     return found[0], found[1]

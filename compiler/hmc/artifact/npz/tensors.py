@@ -34,7 +34,8 @@ from hmc.artifact.model.layers import NormSpec
 from hmc.artifact.npz.options import OPTIONS
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-JOINT, SIDES = "Wemb", ("encoder_Wemb", "decoder_Wemb")
+JOINT = "Wemb"
+SIDES = ("encoder_Wemb", "decoder_Wemb")
 """The embedding of both sides, or those of sources and targets."""
 OUTPUT_BIAS = "decoder_ff_logit_out_b"
 OUTPUT_WEIGHTS = ("decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W")
@@ -42,9 +43,11 @@ OUTPUT_WEIGHTS = ("decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W")
 ENCODER_LAYER = (("self", "qkvo", "Wo"), ("ffn", "12", "ffn"))
 DECODER_LAYER = (ENCODER_LAYER[0], ("context", "qkvo", "Wo"), ENCODER_LAYER[1])
 """For each sub-layer its name, the endings of its matrices, and a part of the name of its norm."""
-MOST_FILES, MOST_BYTES = 1000, 64 * 2**30
+MOST_FILES = 1000
+MOST_BYTES = 64 * 2**30
 """Bounds of an archive: files, and bytes of all files when unpacked."""
-RATIO, SMALL = 200, 64 * 2**20
+RATIO = 200
+SMALL = 64 * 2**20
 """Most bytes that one packed byte may become, for files above SMALL. Weights hardly shrink when they are packed."""
 FIX = "Download it again from where it was published, or unpack it yourself and give the folder."
 
@@ -144,7 +147,8 @@ def member_problems(packed: zipfile.ZipFile) -> list[str]:
 
 
 def _member_problems(member: zipfile.ZipInfo) -> list[str]:
-    name, problems = member.filename, []
+    name = member.filename
+    problems = []
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or PureWindowsPath(name).drive:
         problems.append(f"{name!r} would be written outside the folder")

@@ -70,7 +70,8 @@ def with_pad(found: Sequence[Entries], *, joint: bool) -> Vocabularies:
     found: one or two. joint: whether both sides share one embedding. Raises HmcError for two vocabularies that differ
     although the embedding is one, or if the special tokens of both sides have other ids.
     """
-    source, target = found[0], found[-1]
+    source = found[0]
+    target = found[-1]
     check_sides(source, target, (EOS_PIECE, UNK_PIECE), joint=joint)
     if joint:
         return Vocabularies(_inserted(source, len(source)), None, len(source))

@@ -77,7 +77,8 @@ def _value(event: Any, events: Iterator[Any], name: str, depth: int = 0) -> Valu
 
     Depth is bounded, and an alias is refused: a few aliases can stand for any number of values.
     """
-    kind, line = type(event).__name__, event.start_mark.line + 1
+    kind = type(event).__name__
+    line = event.start_mark.line + 1
     if kind == "ScalarEvent":
         return _restored(event.value)
     if kind == "AliasEvent":

@@ -28,7 +28,8 @@ def program_problems(program: Program, arch: Architecture) -> list[str]:
     last = program.step[-1:] and program.step[-1].kind
     if last != "candidates" or [operation.kind for operation in program.step].count("candidates") != 1:
         check.problems.append("step: it has to end with candidates, and to have them once")
-    stored, read = check.planes["store_source"], check.planes["attend_source"]
+    stored = check.planes["store_source"]
+    read = check.planes["attend_source"]
     if stored != read:
         check.problems.append(f"planes of the source: {stored} are stored, {read} are read")
     own = list(check.planes["attend_self"])

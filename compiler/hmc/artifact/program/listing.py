@@ -108,10 +108,12 @@ def _described(line: Sequence[Operation], above: str, arch: Architecture, *, qua
 
 def _entry(operation: FusedLinear, above: str) -> Iterator[str]:
     """What a line begins with: a state, or the one that it makes of the line above."""
-    value, name = operation.input or "", None
+    value = operation.input or ""
+    name = None
     if operation.sum is not None:
         parts = BEFORE if operation.sum.parts == above else operation.sum.parts
-        value, name = f"{parts or 'bias'} + {operation.sum.residual}", operation.sum.output
+        value = f"{parts or 'bias'} + {operation.sum.residual}"
+        name = operation.sum.output
     if name is not None:
         value = f"{name} = {value}"
         yield value

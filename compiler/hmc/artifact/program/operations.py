@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from hmc.artifact.errors import InvalidArtifactError, field_problems
 from hmc.artifact.model.architecture import Activation
 
-PROGRAM, PROGRAM_TENSORS = "program.json", "program.bin"
+PROGRAM = "program.json"
+PROGRAM_TENSORS = "program.bin"
 """Files in a level's folder: the program, and the tensors that are too small for a file of their own."""
 ElementType = Literal["float32", "float16", "bfloat16", "int8"]
 BYTES: Mapping[ElementType, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}

@@ -23,9 +23,12 @@ from safetensors import SafetensorError
 from hmc.artifact.git_lfs import IS_POINTER, is_pointer
 from hmc.artifact.storage.formats import DIGESTS, Format, check_replaceable, read_json
 
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
 """Constants of Linux: paths relative to the working directory; exchange instead of replace."""
-NEW, OLD, SUFFIX = "new", "old", ".hmc"
+NEW = "new"
+OLD = "old"
+SUFFIX = ".hmc"
 """A directory is written as `.NAME.xxxxxxxx.hmc/new`. Where two renames are needed, the replaced one becomes `old`."""
 WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of writes: a full disk, a limit, a broken disk. Such errors of Python and safetensors do not name the
@@ -43,7 +46,8 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
     processes left beside `path` are removed. Raises InvalidRequestError where `path` holds a file that is not of
     `form`, and OSError.
     """
-    named, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path.absolute()
+    named = path
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path.absolute()
     _remove_leftovers(path)
     check_replaceable(named, form)
     path.parent.mkdir(parents=True, exist_ok=True)

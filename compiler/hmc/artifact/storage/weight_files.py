@@ -21,7 +21,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 ReadPickled = Callable[[Path], Arrays]
 """Reads a file of PyTorch, without running code of it. Raises HmcError for one that cannot be read so."""
 
-SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+SAFETENSORS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
 INDEX = ".index.json"
 """Suffix of the file that says in which of several files each tensor is."""
 

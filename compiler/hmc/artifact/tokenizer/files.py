@@ -14,7 +14,9 @@ from hmc.artifact.model.architecture import Architecture
 
 TOKENIZER = "tokenizer.model"
 """A joint SentencePiece model whose piece ids are the model's token ids."""
-SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
+SOURCE = "source.spm"
+TARGET = "target.spm"
+VOCABULARY = "vocab.json"
 TARGET_VOCABULARY = "target_vocab.json"
 MARIAN = (SOURCE, TARGET, VOCABULARY)
 """Files of every Marian tokenizer."""
@@ -24,7 +26,9 @@ LANGUAGES = "languages.json"
 """The tokens of languages, where both sides begin with one (`hmc.artifact.tokenizer.tokenizer`)."""
 EVERY = (TOKENIZER, *SEPARATE, LANGUAGES)
 """Every file that a tokenizer may have."""
-EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
+EOS_PIECE = "</s>"
+UNK_PIECE = "<unk>"
+PAD_PIECE = "<pad>"
 """Names of the special entries in every vocab.json."""
 
 
@@ -93,7 +97,8 @@ def tokenizer_digest(files: TokenizerFiles) -> str | dict[str, str]:
 
 def special_problems(vocabularies: Sequence[Mapping[str, int]]) -> list[str]:
     """Special pieces whose ids differ between the two vocabularies (decision 17)."""
-    source, target = vocabularies[0], vocabularies[-1]
+    source = vocabularies[0]
+    target = vocabularies[-1]
     return [
         f"{piece!r} has the id {source[piece]} in {VOCABULARY} and {target[piece]} in {TARGET_VOCABULARY}: it has to "
         "be the same token in both"

@@ -104,7 +104,8 @@ class JointTokenizer:
         self._pieces = load_pieces(model, TOKENIZER)
         self.source_size: int | None = None
         self.size = int(self._pieces.vocab_size())
-        self.eos_id, self.unk_id = int(self._pieces.eos_id()), int(self._pieces.unk_id())
+        self.eos_id = int(self._pieces.eos_id())
+        self.unk_id = int(self._pieces.unk_id())
         self.pad_id = int(self._pieces.pad_id())
 
     def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:  # noqa: ARG002
@@ -172,8 +173,10 @@ class MarianTokenizer:
         problems = [problem for _, problems in parsed for problem in problems]
         if problems := problems or special_problems([vocabulary for vocabulary, _ in parsed]):
             raise InvalidArtifactError("tokenizer", problems, FIX)
-        self._source, self._target = load_pieces(files.source, SOURCE), load_pieces(files.target, TARGET)
-        source, target = parsed[0][0], parsed[-1][0]
+        self._source = load_pieces(files.source, SOURCE)
+        self._target = load_pieces(files.target, TARGET)
+        source = parsed[0][0]
+        target = parsed[-1][0]
         self._vocabulary = target
         self._names = _names(target)
         self._source_names = self._names if source is target else _names(source)

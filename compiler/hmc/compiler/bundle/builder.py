@@ -106,7 +106,9 @@ class BundleBuilder:
         real = _encode(self._first, calibration)
         self._sentences = Sentences(real[:PROBE_SENTENCES] or _synthetic_probe(self._first), real)
         self._layouts: dict[LevelRequest, HeadLayout] = {}
-        self._shortlist, self._device_form, self._finished = shortlist, device_form, False
+        self._shortlist = shortlist
+        self._device_form = device_form
+        self._finished = False
         self.folder = folder
         """Where the files are until the bundle is complete."""
         self.progress = progress
@@ -126,7 +128,8 @@ class BundleBuilder:
         plan: (request, precision, whether with vocabulary shortlists). Raises InvalidRequestError for the first level
         that cannot be compiled, or whose name is taken.
         """
-        names, plan = set(self.levels), list(plan)
+        names = set(self.levels)
+        plan = list(plan)
         for request, precision, with_shortlist in plan:
             name = self._check(request, precision, with_shortlist=with_shortlist)
             _check_free(name, names)
@@ -143,7 +146,8 @@ class BundleBuilder:
         """
         name = self._check(request, precision, with_shortlist=with_shortlist)
         _check_free(name, self.levels)
-        source, layout = self._sources[request.checkpoint], self._layout(request)
+        source = self._sources[request.checkpoint]
+        layout = self._layout(request)
         lexicon = self._lexicon if with_shortlist else None
         chosen = ChosenLevel(name, source, layout, precision, lexicon, in_device_form(precision, self._device_form))
         self.levels[name] = compile_level(chosen, self._sentences, self.progress)
@@ -204,7 +208,8 @@ class BundleBuilder:
 
     def _check(self, request: LevelRequest, precision: Precision, *, with_shortlist: bool) -> str:
         """The name of a level that can be compiled. Raises InvalidRequestError for one that cannot."""
-        source, layout = self._sources[request.checkpoint], self._layout(request)
+        source = self._sources[request.checkpoint]
+        layout = self._layout(request)
         source.rank_by = source.rank_by or request.rank_by
         checkpoint = source.checkpoint
         check_level(
@@ -244,14 +249,16 @@ def _check_compatible(first: Checkpoint, sources: dict[Path, LevelSource]) -> No
 
 def _encode(checkpoint: Checkpoint, texts: Iterable[str]) -> Ids:
     """Ids with EOS of the first SENTENCES texts that have tokens, among the first LINES."""
-    tokenizer, arch = open_tokenizer(checkpoint.tokenizer), checkpoint.architecture
+    tokenizer = open_tokenizer(checkpoint.tokenizer)
+    arch = checkpoint.architecture
     encoded = (encode_line(tokenizer, text, "calibration")[: arch.max_positions - 1] for text in islice(texts, LINES))
     return [[*ids, arch.eos_id] for ids in islice(filter(None, encoded), SENTENCES)]
 
 
 def _synthetic_probe(checkpoint: Checkpoint) -> Ids:
     """Random sentences for the checks, where no text is given: slim ≡ masked must hold for any ids."""
-    arch, rng = checkpoint.architecture, np.random.default_rng(0)
+    arch = checkpoint.architecture
+    rng = np.random.default_rng(0)
     beyond = min(20, arch.max_positions)
     lengths = rng.integers(min(3, beyond - 1), beyond, size=PROBE_SENTENCES)
     return [[*rng.integers(0, arch.source_size, size=n).tolist(), arch.eos_id] for n in lengths]

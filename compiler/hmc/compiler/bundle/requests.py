@@ -52,7 +52,8 @@ class LevelRequest:
         self, checkpoint: Checkpoint, layout: HeadLayout, precision: Precision, *, with_shortlist: bool
     ) -> str:
         """Name of its level in `precision`. with_shortlist: the level has vocabulary shortlists."""
-        arch, target = checkpoint.architecture, self.target_heads
+        arch = checkpoint.architecture
+        target = self.target_heads
         heads = target.name if isinstance(target, HeadBudget) else f"h{layout.total}"
         heads = "" if layout.total == arch.full_layout().total else heads
         neurons = "" if checkpoint.ffn_widths == arch.full_ffn() else f"f{checkpoint.ffn_widths.total}"
@@ -79,7 +80,8 @@ def check_level(
     sentences: what there is to calibrate on. with_shortlist: the level has vocabulary shortlists. device_form: as
     `in_device_form` takes it.
     """
-    traits, on_device = PRECISIONS[precision], in_device_form(precision, device_form)
+    traits = PRECISIONS[precision]
+    on_device = in_device_form(precision, device_form)
     if traits.device == "cuda" and not on_device:
         raise InvalidRequestError(f"{precision} levels run on CUDA, which takes graphs in device form only")
     if with_shortlist and traits.device != "cpu":

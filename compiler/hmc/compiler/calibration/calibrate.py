@@ -86,7 +86,8 @@ class Histogram:
 
     def __init__(self, low: float, high: float) -> None:
         """low, high: the smallest and the largest value that is counted."""
-        self.low, self.high = min(low, 0.0), max(high, 0.0, min(low, 0.0) + LEAST_SPAN)
+        self.low = min(low, 0.0)
+        self.high = max(high, 0.0, min(low, 0.0) + LEAST_SPAN)
         self._counts = np.zeros(BINS, np.int64)
         self._waiting: list[npt.NDArray[np.float32]] = []
 
@@ -129,16 +130,19 @@ class _Histograms:
 
 def fit_range(histogram: Histogram) -> ActivationRange:
     """The uint8 range, clipped or not, with the least mean squared error on the values. It represents 0 exactly."""
-    low, high = histogram.low, histogram.high
+    low = histogram.low
+    high = histogram.high
     values, counts = histogram.filled()
-    best, least = ActivationRange(1.0, 0), np.inf
+    best = ActivationRange(1.0, 0)
+    least = np.inf
     for share in np.linspace(0.3, 1.0, 29):
         scale = max((high - low) * share, LEAST_SPAN) / 255
         zero = int(np.clip(np.round(-low * share / scale), 0, 255))
         restored = (np.clip(np.round(values / scale) + zero, 0, 255) - zero) * scale
         error = float(np.average((values - restored) ** 2, weights=counts))
         if error < least:
-            best, least = ActivationRange(float(np.float32(scale)), zero), error
+            best = ActivationRange(float(np.float32(scale)), zero)
+            least = error
     return best
 
 

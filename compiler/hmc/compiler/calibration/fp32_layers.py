@@ -23,7 +23,9 @@ from hmc.compiler.weights import SlimModel
 TOLERANCE = 0.05
 """Mean absolute change that is allowed to the log-probability of a token of the fp32 translations, nats. Models that
 lose nothing in 8 bits have 0.01 to 0.04."""
-ROWS, SENTENCES, STEPS = 256, 16, 64
+ROWS = 256
+SENTENCES = 16
+STEPS = 64
 """Rows of a tensor that are kept to measure its rounding error. They are of so many sentences, and so many steps of
 each, at most."""
 PARTS = ("query", "key", "value")
@@ -50,7 +52,8 @@ def choose_fp32_layers(
     Else the layers with the largest rounding errors stay in fp32: the fewest with which TOLERANCE is kept, or all.
     """
     derived = derived or DerivedArrays()
-    sources, targets = calibration.sources, calibration.targets
+    sources = calibration.sources
+    targets = calibration.targets
 
     def change(ranges: Ranges) -> float:
         linears = Int8Linears(ranges, derived=derived)
@@ -80,7 +83,8 @@ def _fewest(most: int, suffices: Callable[[int], bool]) -> int:
     upper = 1
     while upper < most and not suffices(upper):
         upper *= 2
-    lower, upper = upper // 2, min(upper, most)
+    lower = upper // 2
+    upper = min(upper, most)
     while upper - lower > 1:
         middle = (upper + lower) // 2
         lower, upper = (lower, middle) if suffices(middle) else (middle, upper)
@@ -113,14 +117,16 @@ class _RowLinears(CalibrationLinears):
 def _rounding_errors(model: SlimModel, calibration: Calibration, derived: DerivedArrays) -> dict[str, float]:
     """Layer → the rounding error of its result, as a share of the result's variance. Of the encoder's tensors, a batch
     gives rows once, of the decoder's at every step."""
-    arch, ranges = model.arch, calibration.ranges
+    arch = model.arch
+    ranges = calibration.ranges
     sources = calibration.sources[:: -(-len(calibration.sources) // SENTENCES)]
     slices = list(batches(sources))
     rows: dict[str, list[npt.NDArray[np.float32]]] = {}
     linears = _RowLinears(derived=derived)
     runner = GraphRunner.author(arch, model.layout, model.tensors, linears)
     for number, part in enumerate(slices, 1):
-        sentences, most = part.stop - part.start, number * ROWS // len(slices)
+        sentences = part.stop - part.start
+        most = number * ROWS // len(slices)
 
         def tap(name: str, value: npt.NDArray[np.float32], sentences: int = sentences, most: int = most) -> None:
             kept = rows.setdefault(name.removeprefix("tap."), [])

@@ -16,7 +16,8 @@ SPARE = 3
 """Slots, and positions, that the caches of the encoder's check have beside those that it fills."""
 DIRTY = 7.0
 """What these caches hold before."""
-STEPS, BEAM = 4, 2
+STEPS = 4
+BEAM = 2
 """Tokens of each sentence that the searches translate, fewer where a model has fewer positions; rows of a beam."""
 
 
@@ -78,20 +79,22 @@ def _search(
     runner: GraphRunner, cross: Arrays, graph: OpenGraph, variant: SearchVariant
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
     """Tokens `[B, k, T]` and totals `[B, k]` of the rows after T steps. No sentence may end."""
-    count, rows = len(cross["source_lengths"]) if cross else 1, 1 if variant == "search_greedy" else BEAM
+    count = len(cross["source_lengths"]) if cross else 1
+    rows = 1 if variant == "search_greedy" else BEAM
     steps = min(STEPS, runner.arch.max_positions - 1)
     room = steps + 1
     state = graph.empty("", B=count, R=count * rows, k=rows, P=room + 1, N=rows * room, T=room, S=1)
     state |= {name: value for name, value in cross.items() if name in graph.inputs}
     candidates = min(2 * rows + 1, runner.arch.vocab_size)
     state |= {"candidates": np.array([candidates]), "total_length": np.array([room], np.int32)}
-    state["limits"][:], state["minimums"][:] = room, room
-    state["penalties"][:], state["fresh"][:] = 1, 1
+    for name, first in {"limits": room, "minimums": room, "penalties": 1, "fresh": 1}.items():
+        state[name][:] = first
     for _ in range(steps):
         for name, value in graph.run(state).items():
             state[name.removeprefix("next_").replace("present_", "past_")] = value
     graph.close()
-    tokens, row = np.zeros((count, rows, steps), np.int32), np.tile(np.arange(rows), (count, 1))
+    tokens = np.zeros((count, rows, steps), np.int32)
+    row = np.tile(np.arange(rows), (count, 1))
     for entry in range(steps - 1, -1, -1):
         tokens[:, :, entry] = np.take_along_axis(state["history_tokens"][:, entry], row, axis=1)
         row = np.take_along_axis(state["history_parents"][:, entry], row, axis=1)
@@ -105,8 +108,11 @@ def _plain_scores(
     steps = tokens.shape[2]
     flat = tokens.reshape(-1, steps)
     of_rows = {name: value.repeat(tokens.shape[1], axis=0) for name, value in cross.items()}
-    cache, given = runner.empty_cache(len(flat), steps), {"candidates": np.array([runner.arch.vocab_size])}
-    last, own, best = runner.first_tokens(len(flat)), [], []
+    cache = runner.empty_cache(len(flat), steps)
+    given = {"candidates": np.array([runner.arch.vocab_size])}
+    last = runner.first_tokens(len(flat))
+    own = []
+    best = []
     for position in range(steps):
         out = runner.step(last, position, of_rows, cache, given)
         scores = np.full_like(out["scores"], -np.inf)

@@ -35,7 +35,8 @@ def check_parity(
     moved or widened, both would be the same graph, so the slim one only has to give numbers. Raises ParityError above
     TOLERANCE.
     """
-    arch, layout = checkpoint.architecture, checkpoint.layout
+    arch = checkpoint.architecture
+    layout = checkpoint.layout
     linears = FloatLinears(derived=derived or DerivedArrays())
     limit = min(MAX_LENGTH, arch.max_positions - 1)
     runner = GraphRunner.author(slim.arch, slim.layout, slim.tensors, linears)

@@ -22,7 +22,8 @@ Ids = Sequence[Sequence[int]]
 """Token ids of several sentences."""
 Tap = Callable[[str, npt.NDArray[np.float32]], None]
 """Receives the name and the value of each graph output `tap.NAME` after each run."""
-SENTENCES_AT_ONCE, TOKENS_AT_ONCE = 16, 2048
+SENTENCES_AT_ONCE = 16
+TOKENS_AT_ONCE = 2048
 """The most sentences, and the most tokens of padded sources, that `batches` puts together."""
 LISTED = ("listed", "listed_ids")
 
@@ -171,8 +172,10 @@ class GraphRunner:
 
         once: the encoder is closed before the decoder is opened, and cannot be run again.
         """
-        cross, longest = self._encode_once(sources) if once else self.encode(sources), max(map(len, targets))
-        cache, everything = self.empty_cache(len(sources), longest), {"candidates": np.array([self.arch.vocab_size])}
+        cross = self._encode_once(sources) if once else self.encode(sources)
+        longest = max(map(len, targets))
+        cache = self.empty_cache(len(sources), longest)
+        everything = {"candidates": np.array([self.arch.vocab_size])}
         tokens = self.first_tokens(len(sources))
         for position in range(longest):
             yield by_token(self.step(tokens, position, cross, cache, everything))
@@ -186,8 +189,10 @@ class GraphRunner:
         return np.concatenate([self._scores(sources[part], targets[part]) for part in batches(sources)])
 
     def _scores(self, sources: Ids, targets: Ids) -> npt.NDArray[np.float32]:
-        cross, longest = self.encode(sources), max(map(len, targets))
-        cache, steps = self.empty_cache(len(sources), longest), []
+        cross = self.encode(sources)
+        longest = max(map(len, targets))
+        cache = self.empty_cache(len(sources), longest)
+        steps = []
         tokens = self.first_tokens(len(sources))
         for position in range(longest):
             wanted = self.tokens_at(targets, position)
@@ -221,8 +226,12 @@ class GraphRunner:
         self, cross: Arrays, rows: int, max_length: int, candidates: int, tap: Tap | None = None
     ) -> tuple[list[list[int]], list[npt.NDArray[np.float32]]]:
         """Translations; and the scores of each step, of all tokens by their ids where there are as many candidates."""
-        arch, given, steps = self.arch, {"candidates": np.array([candidates])}, []
-        cache, tokens, running = self.empty_cache(rows, max_length), self.first_tokens(rows), np.ones(rows, bool)
+        arch = self.arch
+        given = {"candidates": np.array([candidates])}
+        steps = []
+        cache = self.empty_cache(rows, max_length)
+        tokens = self.first_tokens(rows)
+        running = np.ones(rows, bool)
         outputs: list[list[int]] = [[] for _ in range(rows)]
         for position in range(max_length):
             alive = running.copy()
@@ -247,7 +256,8 @@ def batches(sources: Ids) -> Iterator[slice]:
         count = index - start + 1
         if count > 1 and (count > SENTENCES_AT_ONCE or count * longest > TOKENS_AT_ONCE):
             yield slice(start, index)
-            start, longest = index, len(source)
+            start = index
+            longest = len(source)
     if sources:
         yield slice(start, len(sources))
 

@@ -54,7 +54,8 @@ def check_runs(arch: Architecture, level: Level, bundle: Path, sentences: Ids) -
 
     Raises BrokenGraphError.
     """
-    layout, traits = level.layout, PRECISIONS[level.precision]
+    layout = level.layout
+    traits = PRECISIONS[level.precision]
     same = SAME[traits.floats]
     try:
         runner = GraphRunner.of_level(arch, layout, bundle, level.name)
@@ -93,7 +94,8 @@ def _along(runner: GraphRunner, cross: Arrays, targets: Ids) -> list[Arrays]:
     rows = len(targets)
     cache = runner.empty_cache(rows, max(map(len, targets)))
     given = {"candidates": np.array([runner.arch.vocab_size]), "uniforms": np.full(rows, UNIFORM, np.float32)}
-    tokens, outputs = runner.first_tokens(rows), []
+    tokens = runner.first_tokens(rows)
+    outputs = []
     for position in range(max(map(len, targets))):
         outputs.append(runner.step(tokens, position, cross, cache, given))
         tokens = runner.tokens_at(targets, position)

@@ -41,7 +41,8 @@ class OpenGraph:
             options.add_external_initializers(list(self._weights), list(self._weights.values()))
         if folder is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-        self._graph, self._options = graph, options
+        self._graph = graph
+        self._options = options
 
     @cached_property
     def inputs(self) -> dict[str, tuple[str, list[Any]]]:
@@ -74,7 +75,8 @@ class OpenGraph:
     def close(self) -> None:
         """Frees the weights; the graph must not be run any more."""
         self.__dict__.pop("_session", None)
-        self._graph, self._options = b"", None  # the options hold the weights too
+        self._graph = b""
+        self._options = None  # they hold the weights too
         self._weights.clear()
         return_free_memory()
 

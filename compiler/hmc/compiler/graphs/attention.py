@@ -39,8 +39,11 @@ class NodeAttention:
         self._places: dict[int, ir.Value] = {most: places}
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
-        a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        attention, heads = a.arch.attention("decoder_self", layer), a.heads("decoder_self", layer)
+        a = self.a
+        g = a.g
+        dim = a.arch.head_dim
+        attention = a.arch.attention("decoder_self", layer)
+        heads = a.heads("decoder_self", layer)
         visible = self.visible.of(heads)
         qkv = a.tree_projections(a.entry(x, attention.norm), attention)
         qkv = g.op("Reshape", [qkv, visible.shape(g, 3 * heads, dim)])
@@ -58,7 +61,8 @@ class NodeAttention:
     def _places_of(self, heads: int) -> ir.Value:
         """`[B, k, heads, 3]`: the places to write to in a layer with `heads` heads."""
         if heads not in self._places:
-            g, most = self.a.g, next(iter(self._places.values()))
+            g = self.a.g
+            most = next(iter(self._places.values()))
             self._places[heads] = g.op("Slice", [most, g.ints(0), g.ints(heads), g.ints(2)])
         return self._places[heads]
 
@@ -71,7 +75,9 @@ class CrossAttention:
     ) -> None:
         """tokens: `[R]` or `[B, k]`; lengths: `[B]`. weights: is filled with layer → its attention weights,
         `[B, H_l, k, S]` fp32; None: they are not wanted."""
-        self.a, self.weights, g = a, weights, a.g
+        self.a = a
+        self.weights = weights
+        g = a.g
         if tokens.shape is not None and len(tokens.shape) == 2:
             rows = g.op("Shape", [tokens])
         else:
@@ -81,8 +87,11 @@ class CrossAttention:
         self.visible = Visible(rows, 0, a.arch.head_dim, lengths=lengths)
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
-        a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        attention, heads = a.arch.attention("cross", layer), a.heads("cross", layer)
+        a = self.a
+        g = a.g
+        dim = a.arch.head_dim
+        attention = a.arch.attention("cross", layer)
+        heads = a.heads("cross", layer)
         visible = self.visible.of(heads)
         transposed = a.linears.transposed(attention)
         name, places = ("cross_key_turned", (dim, "S")) if transposed else ("cross_key", ("S", dim))
@@ -115,12 +124,16 @@ class RowAttention:
 
     def __init__(self, a: Author, lengths: ir.Value) -> None:
         """lengths: `[R]` int32, how many tokens each row has read."""
-        self.a, self.lengths = a, lengths
+        self.a = a
+        self.lengths = lengths
         self.total_length = a.g.input("total_length", "int32", [1])
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
-        a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        attention, heads = a.arch.attention("decoder_self", layer), a.heads("decoder_self", layer)
+        a = self.a
+        g = a.g
+        dim = a.arch.head_dim
+        attention = a.arch.attention("decoder_self", layer)
+        heads = a.heads("decoder_self", layer)
         scales = a.linears.row_scales(attention)
         dtype = "int8" if scales else a.linears.dtype
         past = [g.input(f"past_{n}_{layer}", dtype, ["R", heads, "T", dim]) for n in ("key", "value")]
@@ -139,16 +152,21 @@ class RowCrossAttention:
     """
 
     def __init__(self, a: Author, lengths: ir.Value) -> None:
-        self.a, self.lengths = a, lengths
+        self.a = a
+        self.lengths = lengths
         self._shared_lengths: list[ir.Value] = []
         self._empty: dict[int, ir.Value] = {}
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
-        a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        attention, heads = a.arch.attention("cross", layer), a.heads("cross", layer)
+        a = self.a
+        g = a.g
+        dim = a.arch.head_dim
+        attention = a.arch.attention("cross", layer)
+        heads = a.heads("cross", layer)
         past = [g.input(f"cross_{n}_{layer}", "int8", ["B", heads, "S", dim]) for n in ("key", "value")]
         read = a.entry(x, attention.norm)
-        query, empty = a.linear(read, attention.query), self._no_new_tokens(heads * dim)
+        query = a.linear(read, attention.query)
+        empty = self._no_new_tokens(heads * dim)
         inputs = [query, empty, empty, *past, *self._lengths(past[0])]
         y, *present = _attend(a, attention, heads, inputs, a.linears.row_scales(attention))
         for name, tensor in zip(("key", "value"), present, strict=True):
@@ -182,7 +200,9 @@ def _attend(
     its plain kernel, most of all with several threads and where rows differ in length. A sink input selects the plain
     kernel; the sink of -inf changes no result.
     """
-    g, kept, (query, *rest) = a.g, {}, inputs
+    g = a.g
+    kept = {}
+    query, *rest = inputs
     inputs = [query if a.by_row else g.op("Unsqueeze", [query, g.ints(1)]), *rest]
     if scales:
         sink = g.weight(f"const.no_sink_{heads}", np.full(heads, -np.inf, np.float32))
@@ -203,7 +223,8 @@ def states_by_row(arch: Architecture, layout: HeadLayout, tensors: Tensors, line
     take matrices only.
     """
     for layer in present_layers(arch, "decoder", tensors):
-        feed, attentions = arch.feed_forward("decoder", layer), list[AttentionSpec]()
+        feed = arch.feed_forward("decoder", layer)
+        attentions = list[AttentionSpec]()
         names = [joint_name(*feed.inputs), feed.output.name] if feed.output.weight in tensors else []
         if layout.decoder_self[layer]:
             attentions.append(own := arch.attention("decoder_self", layer))

@@ -124,8 +124,10 @@ class Author:
 
     def output_projection(self, x: ir.Value) -> ir.Value:
         """Logits `[R, V]` in the graph's type."""
-        tensors, arch = self.tensors, self.arch
-        weight, bias = tensors[arch.output_projection], tensors[LOGITS_BIAS]
+        tensors = self.tensors
+        arch = self.arch
+        weight = tensors[arch.output_projection]
+        bias = tensors[LOGITS_BIAS]
         return self.linears.linear(self.g, arch.output_layer, x, weight, bias)
 
     def closed_attention(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:

@@ -74,7 +74,8 @@ def author_decoder(
     if variant in SEARCH_VARIANTS:
         author_search(a, variant)
         return g
-    tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
+    tokens = g.input("tokens", "int32", ["R"])
+    lengths = g.input("lengths", "int32", ["R"])
     own: AttentionWriter | None = None
     if any(layout.decoder_self):
         own = RowAttention(a, lengths) if variant == "greedy" else NodeAttention(a)
@@ -122,7 +123,8 @@ def best_candidates(g: GraphBuilder, log_probs: ir.Value, shortlist: Shortlist |
     input `candidates` `[1]` int64. `wanted_scores` `[R]` fp32: the log-probability of the input `wanted` `[R]` int64, a
     column.
     """
-    candidates, wanted = g.input("candidates", "int64", [1]), g.input("wanted", "int64", ["R"])
+    candidates = g.input("candidates", "int64", [1])
+    wanted = g.input("wanted", "int64", ["R"])
     scores, columns = g.op("TopK", [log_probs, candidates], outputs=2)
     g.output(scores, "scores", "float32", ["R", "K"])
     g.output(shortlist.tokens(columns) if shortlist else columns, "ids", "int64", ["R", "K"])
@@ -140,7 +142,8 @@ def draw_tokens(g: GraphBuilder, log_probs: ir.Value, best: ir.Value, shortlist:
     `weights` `[R, K]` fp32, the probabilities of the columns `best` under that softmax.
     """
     banned = g.input("banned", "int64", ["R", "N"])
-    temperatures, uniforms = g.input("temperatures", "float32", ["R"]), g.input("uniforms", "float32", ["R"])
+    temperatures = g.input("temperatures", "float32", ["R"])
+    uniforms = g.input("uniforms", "float32", ["R"])
     never = g.weight("const.never", np.asarray(-np.inf, np.float32))
     allowed = g.op("ScatterElements", [log_probs, banned, g.op("Expand", [never, g.op("Shape", [banned])])], axis=1)
     weights = g.op("Softmax", [g.op("Div", [allowed, g.op("Unsqueeze", [temperatures, g.ints(1)])])], axis=-1)

@@ -34,8 +34,11 @@ class DeviceAuthor(Author):
 
     def end_attention(self, x: ir.Value, y: ir.Value, attention: AttentionSpec, *, full_bias: bool = True) -> ir.Value:
         """See `Author`. full_bias: False after `attend`, whose values have no bias."""
-        output, derived, tensors = attention.output, self.linears.derived, self.tensors
-        bias, weight = tensors[output.bias], tensors[output.weight]
+        output = attention.output
+        derived = self.linears.derived
+        tensors = self.tensors
+        bias = tensors[output.bias]
+        weight = tensors[output.weight]
         if not full_bias:
             bias = derived.of(plus_product, bias, weight, tensors[attention.value.bias])
         y = self.linears.linear(self.g, output.name, y, weight, None)
@@ -76,11 +79,13 @@ class DeviceAuthor(Author):
         return self._weight(f"{attention.name}.query_bias", padded)
 
     def feed_forward(self, x: ir.Value, feed: FeedForwardSpec) -> ir.Value:
-        output, bias = feed.output, self.tensors[feed.output.bias]
+        output = feed.output
+        bias = self.tensors[feed.output.bias]
         if output.weight not in self.tensors:
             return self._shifted(x, feed.norm, output.bias)
         (inward,) = feed.inputs
-        first, second = self.tensors[inward.bias], self.tensors[output.weight]
+        first = self.tensors[inward.bias]
+        second = self.tensors[output.weight]
         inner = self._activated(self.products(self.entry(x, feed.norm), inward), inward.name, first)
         if self.arch.activation == "relu":  # it lacks the bias of fc1
             bias = self.linears.derived.of(plus_product, bias, second, first, dtype=self.linears.dtype)
@@ -108,7 +113,8 @@ class DeviceAuthor(Author):
 
     def output_projection(self, x: ir.Value) -> ir.Value:
         """See `Author`. x: the last norm, divided by the factor of embeddings where these are the projection too."""
-        bias, layer = self.tensors[LOGITS_BIAS], self.arch.output_layer
+        bias = self.tensors[LOGITS_BIAS]
+        layer = self.arch.output_layer
         if self.arch.own_output:
             weight = self.tensors[self.arch.output_projection]
         else:

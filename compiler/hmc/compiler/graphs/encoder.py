@@ -29,7 +29,8 @@ def author_encoder(
     device_form: it writes into the caches of a batch (`SlotCaches` describes the additional inputs, and the outputs).
     """
     a = (DeviceAuthor if device_form else Author)(GraphBuilder("encoder"), arch, layout, tensors, linears)
-    g, d = a.g, arch.d_model
+    g = a.g
+    d = arch.d_model
     sentences, positions = ("b", "s") if device_form else ("B", "S")  # B and S are then those of the caches
     source = g.input("source", "int32", [sentences, positions])
     lengths = g.input("source_lengths", "int32", [sentences])
@@ -50,7 +51,9 @@ def author_encoder(
 
 
 def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, layer: int) -> ir.Value:
-    g, attention, heads = a.g, a.arch.attention("encoder_self", layer), a.heads("encoder_self", layer)
+    g = a.g
+    attention = a.arch.attention("encoder_self", layer)
+    heads = a.heads("encoder_self", layer)
     if not heads:
         return a.closed_attention(x, attention)
     inner = heads * a.arch.head_dim
@@ -62,7 +65,10 @@ def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, 
 
 
 def _cross_projection(a: Author, x: ir.Value, shape: ir.Value, layer: int) -> None:
-    g, attention, heads, dim = a.g, a.arch.attention("cross", layer), a.heads("cross", layer), a.arch.head_dim
+    g = a.g
+    attention = a.arch.attention("cross", layer)
+    heads = a.heads("cross", layer)
+    dim = a.arch.head_dim
     if not heads:
         return
     parts = a.several(x, attention.key, attention.value)
@@ -91,7 +97,9 @@ class SlotCaches:
 
     def __init__(self, a: DeviceAuthor, states: ir.Value, shape: ir.Value) -> None:
         """states: of the encoder, `[b·s, d]`; shape: `[2]` int64, b and s."""
-        self.a, self.states, self.shape = a, states, shape
+        self.a = a
+        self.states = states
+        self.shape = shape
         self._zeros: dict[int, ir.Value] = {}
         self._rows: dict[int, ir.Value] = {}
 
@@ -104,8 +112,12 @@ class SlotCaches:
             self._author(layer)
 
     def _author(self, layer: int) -> None:
-        a, g, attention = self.a, self.a.g, self.a.arch.attention("cross", layer)
-        heads, dim, dtype = a.heads("cross", layer), a.arch.head_dim, a.linears.dtype
+        a = self.a
+        g = a.g
+        attention = a.arch.attention("cross", layer)
+        heads = a.heads("cross", layer)
+        dim = a.arch.head_dim
+        dtype = a.linears.dtype
         dims: Dims = ["B", heads, "S", dim]
         caches = [g.input(f"cross_{part}_{layer}", dtype, dims) for part in ("key", "value")]
         joint = a.products(self.states, attention.key, attention.value)
@@ -154,6 +166,7 @@ class SlotCaches:
     def _rows_of(self, heads: int) -> ir.Value:
         """`[b, heads, S, 3]`: the rows to write in a layer with `heads` heads."""
         if heads not in self._rows:
-            g, most = self.a.g, next(iter(self._rows.values()))
+            g = self.a.g
+            most = next(iter(self._rows.values()))
             self._rows[heads] = g.op("Slice", [most, g.ints(0), g.ints(heads), g.ints(1)])
         return self._rows[heads]

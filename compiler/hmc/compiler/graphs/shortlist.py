@@ -23,8 +23,10 @@ def author_shortlist(arch: Architecture, tensors: Tensors, linears: Linears) -> 
     `[U]` fp32 where the precision quantises the projection; `output_bias` `[U]` fp32.
     """
     g = GraphBuilder("shortlist")
-    name, layer = arch.output_projection, arch.output_layer
-    union, weight = g.input("union", "int64", ["U"]), tensors[name]
+    name = arch.output_projection
+    layer = arch.output_layer
+    union = g.input("union", "int64", ["U"])
+    weight = tensors[name]
     if linears.range_of(layer) is None:
         rows = g.op("Gather", [g.weight(name, weight.astype(np.float32, copy=False)), union], axis=0)
         g.output(rows, "output_weight", "float32", ["U", weight.shape[1]])
@@ -51,13 +53,15 @@ class Shortlist:
 
     def __init__(self, g: GraphBuilder, layer: str) -> None:
         """layer: name of the output projection."""
-        self.g, self.layer = g, layer
+        self.g = g
+        self.layer = layer
         self.listed = g.input("listed", "int64", ["R", "L"])
         self.ids = g.input("listed_ids", "int64", ["R", "L"])
 
     def logits(self, x: ir.Value, width: int, linears: Linears) -> ir.Value:
         """x `[R, d]`, d the width → `[R, L]` fp32."""
-        g, found = self.g, linears.range_of(self.layer)
+        g = self.g
+        found = linears.range_of(self.layer)
         if found is None:
             weight = g.input("output_weight", "float32", ["U", width])
             # The product of a single row adds in another order than one of several rows. A row of zeros makes it two.

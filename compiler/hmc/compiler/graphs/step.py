@@ -34,7 +34,8 @@ def author_logits(
     and lengths `[B]`, with R = B k. own: self-attention; None where no layer has open heads. cross: layer →
     cross-attention, for the layers that have open heads.
     """
-    g, arch = a.g, a.arch
+    g = a.g
+    arch = a.arch
     by_sentence = tokens.shape is not None and len(tokens.shape) == 2
     last = g.op("Unsqueeze", [tokens, g.ints(1)]) if a.by_row else tokens
     places = g.op("Unsqueeze", [lengths, g.ints(1)]) if a.by_row or by_sentence else lengths

@@ -129,13 +129,15 @@ class Int8Attention:
     def nodes(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
         """query `[B, k, H, D]` fp32, key `[B, H, N, D]` uint8 and value `[B, H, N, D]` int8 → the result `[R, H·D]`
         and the attention weights `[B, H, k, N]`."""
-        scale, found = self.ranges["query"].symmetric_scale, self.ranges["key"]
+        scale = self.ranges["query"].symmetric_scale
+        found = self.ranges["key"]
         right = self._by_heads(query, scale, np.asarray(0, np.int8), [0, 2, 3, 1])
         scores = self._product(key, right, found.scale, scale * self.visible.dim**-0.5, found.zero_point)
         return self._rest(self.visible.transposed(self.g, scores), value)
 
     def _by_heads(self, query: ir.Value, scale: float, zero: npt.NDArray[Any], perm: list[int]) -> ir.Value:
-        g, name = self.g, f"{self.name}.query"
+        g = self.g
+        name = f"{self.name}.query"
         quantized = g.op(
             "QuantizeLinear", [query, self._scalar(f"{name}.scale", scale), g.weight(f"{name}.zero_point", zero)]
         )
@@ -144,7 +146,8 @@ class Int8Attention:
 
     def _rest(self, scores: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
         """scores `[B, H, k, N]` → the result `[R, H·D]` and the attention weights `[B, H, k, N]`."""
-        g, visible = self.g, self.visible
+        g = self.g
+        visible = self.visible
         weights = g.op("Softmax", [visible.masked(g, scores)], axis=-1)
         zero = g.weight("const.zero_uint8", np.asarray(0, np.uint8))
         left = g.op("QuantizeLinear", [weights, self._scalar("const.weight_scale", 1 / 255), zero])
@@ -157,7 +160,8 @@ class Int8Attention:
 
     def _product(self, left: ir.Value, right: ir.Value, left_scale: float, right_scale: float, zero: int) -> ir.Value:
         """uint8 left with zero point `zero` times int8 right, as fp32."""
-        g, count = self.g, len(self.g.nodes)
+        g = self.g
+        count = len(g.nodes)
         scales = [
             self._scalar(f"{self.name}.product_{count}.{n}", s) for n, s in (("l", left_scale), ("r", right_scale))
         ]
@@ -169,9 +173,12 @@ class Int8Attention:
         self, left: ir.Value, right: ir.Value, left_scale: float, right_scale: float, zero: int
     ) -> ir.Value:
         """The same product, quantised to the range `output`."""
-        g, name, found = self.g, f"{self.name}.output", self.output
+        g = self.g
+        name = f"{self.name}.output"
+        found = self.output
         assert found is not None
-        zero_left, zero_right = np.asarray(zero, np.uint8), np.asarray(0, np.int8)
+        zero_left = np.asarray(zero, np.uint8)
+        zero_right = np.asarray(0, np.int8)
         lefts = [left, self._scalar(f"{name}.l", left_scale), g.weight(f"const.zero_point_{zero}", zero_left)]
         rights = [right, self._scalar(f"{name}.r", right_scale), g.weight("const.zero_int8", zero_right)]
         zero_out = g.weight(f"{name}.zero_point", np.asarray(found.zero_point, np.uint8))

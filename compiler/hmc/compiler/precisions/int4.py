@@ -34,7 +34,8 @@ def quantize_blocks(weight: Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
     """
     outputs, width = weight.shape
     count = -(-width // BLOCK)
-    packed, scales = np.empty((outputs, count, BLOCK // 2), np.uint8), np.empty((outputs, count), np.float32)
+    packed = np.empty((outputs, count, BLOCK // 2), np.uint8)
+    scales = np.empty((outputs, count), np.float32)
     for start in range(0, outputs, ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         padded = np.pad(weight[rows].astype(np.float32, copy=False), ((0, 0), (0, -width % BLOCK)))
@@ -47,7 +48,8 @@ def _quantize_rows(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
     """blocks `[rows, blocks, 32]` → packed values `[rows, blocks, 16]` and scales `[rows, blocks]`."""
     largest = np.maximum(np.abs(blocks).max(axis=-1, keepdims=True), 1e-8)
-    best, scales = np.full_like(largest, np.inf), np.ones_like(largest)
+    best = np.full_like(largest, np.inf)
+    scales = np.ones_like(largest)
     for clip in CLIPS:
         size = largest * np.float32(clip / 7.5)
         steps = np.round(blocks / size)
@@ -57,7 +59,8 @@ def _quantize_rows(
             clipped -= blocks
             error = np.square(clipped, out=clipped).sum(axis=-1, keepdims=True)
             better = error < best
-            scales, best = np.where(better, size * np.float32(sign), scales), np.where(better, error, best)
+            scales = np.where(better, size * np.float32(sign), scales)
+            best = np.where(better, error, best)
     values = (np.clip(np.round(blocks / scales), -8, 7) + 8).astype(np.uint8)
     return values[..., ::2] | values[..., 1::2] << 4, scales[..., 0]
 

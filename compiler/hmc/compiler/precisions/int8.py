@@ -40,7 +40,8 @@ def quantize_columns(weight: Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[n
 def _scales(weight: Array) -> npt.NDArray[np.float32]:
     """weight `[out, in]` → `[out]`: the scale with which no two neighbours of one sign make more than 128 steps."""
     pairs = np.pad(weight, ((0, 0), (0, weight.shape[1] % 2))).reshape(len(weight), -1, 2)
-    first, second = pairs[..., 0], pairs[..., 1]
+    first = pairs[..., 0]
+    second = pairs[..., 1]
     positive = (np.maximum(first, 0) + np.maximum(second, 0)).max(axis=1)
     negative = (np.maximum(-first, 0) + np.maximum(-second, 0)).max(axis=1)
     largest = np.maximum(positive, negative)
@@ -144,10 +145,13 @@ class Int8Linears:
     def cached(self, g: GraphBuilder, attention: AttentionSpec, part: str, x: ir.Value) -> ir.Value:
         if not self._quantized(attention):
             return x
-        name, found = f"{attention.name}.{part}", self.ranges[f"{attention.name}.{part}"]
-        scale, zero = found.symmetric_scale, np.asarray(0, np.int8)
+        name = f"{attention.name}.{part}"
+        found = self.ranges[f"{attention.name}.{part}"]
+        scale = found.symmetric_scale
+        zero = np.asarray(0, np.int8)
         if self.cache_dtype(attention, part) == "uint8":
-            scale, zero = found.scale, np.asarray(found.zero_point, np.uint8)
+            scale = found.scale
+            zero = np.asarray(found.zero_point, np.uint8)
         factors = g.weight(f"{name}.scale", np.asarray(scale, np.float32)), g.weight(f"{name}.zero_point", zero)
         value: ir.Value = g.op("QuantizeLinear", [x, *factors])
         return value

@@ -213,7 +213,9 @@ def _go_back(
 
 
 def _through_feed_forward(relevance: Tensor, step: FeedForwardTrace) -> Tensor:
-    x, hidden, weight = step.states[0], step.hidden[0], step.module.fc2.weight
+    x = step.states[0]
+    hidden = step.hidden[0]
+    weight = step.module.fc2.weight
     kept, updated = through_sum(relevance, step.residual[0], hidden @ weight.T)
     return kept + through_linear(through_linear(updated, hidden, weight), x, step.module.fc1.weight)
 
@@ -221,7 +223,8 @@ def _through_feed_forward(relevance: Tensor, step: FeedForwardTrace) -> Tensor:
 def _to_heads(relevance: Tensor, step: TracedAttention) -> tuple[Tensor, Tensor]:
     """Relevance `[N, T, d_model]` → that of the residual connection (same shape) and of head outputs `[N, H, T, D]`."""
     assert step.heads is not None
-    outputs, weight = step.heads.outputs[0], step.module.out_weight
+    outputs = step.heads.outputs[0]
+    weight = step.module.out_weight
     heads, length, width = outputs.shape
     joined = outputs.transpose(0, 1).reshape(length, heads * width)  # [T, H·D]
     kept, updated = through_sum(relevance, step.residual[0], joined @ weight.T)
@@ -244,7 +247,8 @@ def divide_by_sign(relevance: Tensor, positive: Tensor, negative: Tensor) -> tup
     positive, negative: sums of the contributions of either sign (≥ 0 and ≤ 0), broadcastable to `relevance`.
     """
     least = torch.finfo(positive.dtype).tiny  # what is below it has no finite inverse
-    has_positive, has_negative = positive >= least, negative <= -least
+    has_positive = positive >= least
+    has_negative = negative <= -least
     part = torch.where(has_positive & has_negative, 0.5, 1.0).to(positive.dtype)
     per_positive = torch.where(has_positive, part / positive, 0.0)
     per_negative = torch.where(has_negative, part / negative, 0.0)
@@ -254,8 +258,10 @@ def divide_by_sign(relevance: Tensor, positive: Tensor, negative: Tensor) -> tup
 
 def through_linear(relevance: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """y = W x (+ bias): relevance of y `[N, T, out]`, x `[T, in]`, weight `[out, in]` → relevance of x `[N, T, in]`."""
-    x_up, x_down = x.clamp(min=0), x.clamp(max=0)
-    w_up, w_down = weight.clamp(min=0), weight.clamp(max=0)
+    x_up = x.clamp(min=0)
+    x_down = x.clamp(max=0)
+    w_up = weight.clamp(min=0)
+    w_down = weight.clamp(max=0)
     positive = x_up @ w_up.T + x_down @ w_down.T  # [T, out]
     negative = x_up @ w_down.T + x_down @ w_up.T
     per_positive, per_negative, left = divide_by_sign(relevance, positive, negative)
@@ -277,7 +283,8 @@ def through_sum(relevance: Tensor, residual: Tensor, update: Tensor) -> tuple[Te
 def through_attention(relevance: Tensor, weights: Tensor, values: Tensor) -> Tensor:
     """o_t = Σ_s a_ts v_s per head and dimension: relevance of o `[N, H, T, D]`, weights `[H, T, S]`, values
     `[H, S, D]` → relevance of the values `[N, H, S, D]`."""
-    v_up, v_down = values.clamp(min=0), values.clamp(max=0)
+    v_up = values.clamp(min=0)
+    v_down = values.clamp(max=0)
     per_positive, per_negative, left = divide_by_sign(relevance, weights @ v_up, weights @ v_down)
     back = weights.transpose(-1, -2)  # [H, S, T]
     shared = v_up * (back @ per_positive) + v_down * (back @ per_negative)

@@ -43,8 +43,10 @@ def author_beam_end(
 
 
 def _best(state: SearchState, arch: Architecture, scores: ir.Value, ids: ir.Value) -> BeamCandidates:
-    ops, g = state.ops, state.ops.g
-    never, lost = ops.constant(NEVER, "float64"), ops.constant(-np.inf, "float64")
+    ops = state.ops
+    g = ops.g
+    never = ops.constant(NEVER, "float64")
+    lost = ops.constant(-np.inf, "float64")
     runs = ops.do("Unsqueeze", ops.do("Greater", state.totals, lost), g.ints(2))
     may = ops.do("And", allowed_tokens(state, arch, ids), runs)
     raw = ops.do("Add", ops.do("Unsqueeze", state.totals, g.ints(2)), ops.cast(scores, "float64"))
@@ -56,7 +58,8 @@ def _best(state: SearchState, arch: Architecture, scores: ir.Value, ids: ir.Valu
     totals = ops.do("Where", ops.do("Greater", totals, never), totals, never)
     twice = g.op("Mul", [ops.k, g.ints(2)])
     top, order = g.op("TopK", [totals, twice], outputs=2)
-    top_ids, top_scores = ops.pick(ids, order), ops.pick(scores, order)
+    top_ids = ops.pick(ids, order)
+    top_scores = ops.pick(scores, order)
     width = g.op("Shape", [raw], start=2)
     parents = ops.do("Div", order, ops.counted(g.op("Add", [width, g.ints(1)]), width))
     is_eos = ops.do("Equal", top_ids, g.weight("search.eos", np.asarray(arch.eos_id, np.int64)))
@@ -72,7 +75,8 @@ def _best(state: SearchState, arch: Architecture, scores: ir.Value, ids: ir.Valu
 
 def _end(state: SearchState, found: BeamCandidates) -> ir.Value:
     """Keeps the best k hypotheses that have ended, and finds which sentences are done."""
-    ops, g = state.ops, state.ops.g
+    ops = state.ops
+    g = ops.g
     lost = ops.constant(-np.inf, "float64")
     alive = ops.do("Greater", ops.first(found.totals), lost)  # false: no token may follow any row, or none runs
     lengths = ops.do("Add", state.lengths, ops.flat(ops.cast(alive, "int32")))
@@ -102,8 +106,10 @@ def _merge(state: SearchState, found: BeamCandidates, new: ir.Value, divisor: ir
 
     new: totals `[B, 2k]` float64; -inf: none. Returns the ranks that stay, `[B, k]`.
     """
-    ops, g = state.ops, state.ops.g
-    lost, never = ops.constant(-np.inf, "float64"), ops.constant(NEVER, "float64")
+    ops = state.ops
+    g = ops.g
+    lost = ops.constant(-np.inf, "float64")
+    never = ops.constant(NEVER, "float64")
     all_ranks = ops.do("Concat", state.kept["ended_ranks"], ops.do("Div", new, divisor), axis=1)
     ranks, chosen = g.op("TopK", [ops.do("Max", all_ranks, never), ops.k], outputs=2)
     is_one = ops.do("Greater", ranks, ops.constant(UNRANKED, "float64"))

@@ -41,7 +41,8 @@ def author_search(a: Author, variant: SearchVariant) -> None:
     Caches are as in `author_decoder`, but "search_beam" makes places and biases of nodes by itself. All other inputs
     and outputs are those of `author_search_end`.
     """
-    g, greedy = a.g, variant == "search_greedy"
+    g = a.g
+    greedy = variant == "search_greedy"
     state = SearchState.begin(g, a.arch.decoder_start, rows=1 if greedy else "k")
     own: AttentionWriter | None = None
     tree: SearchTree | None = None
@@ -85,7 +86,9 @@ def author_search_end(
     Output `report` `[2]` int32: sentences that run after this step; and the most nodes in use in any of them, or the
     longest of their lengths where there are no nodes.
     """
-    g, ops, greedy = state.ops.g, state.ops, variant == "search_greedy"
+    g = state.ops.g
+    ops = state.ops
+    greedy = variant == "search_greedy"
     candidates = g.input("candidates", "int64", [1])
     scores, ids = g.op("TopK", [log_probs, candidates], outputs=2)
     used: ir.Value | None = None
@@ -114,7 +117,8 @@ def author_collect() -> GraphBuilder:
     order of ENDED and HISTORY; histories are cut to T steps and flattened, `[n, T · k]`.
     """
     g = GraphBuilder("collect")
-    slots, steps = g.input("slots", "int64", ["n"]), g.input("steps", "int64", [1])
+    slots = g.input("slots", "int64", ["n"])
+    steps = g.input("steps", "int64", [1])
     parts: dict[str, list[ir.Value]] = {dtype: [] for dtype in COLLECTED}
     ended: Dims = ["B", "k"]
     for name, dtype in ENDED.items():

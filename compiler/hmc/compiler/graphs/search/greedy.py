@@ -18,12 +18,15 @@ def author_greedy_end(state: SearchState, arch: Architecture, scores: ir.Value, 
 
     Returns `[B, 1]` bool: which sentences run on.
     """
-    ops, g = state.ops, state.ops.g
-    lost, lowest = ops.constant(-np.inf, "float64"), ops.constant(LOWEST, "float32")
+    ops = state.ops
+    g = ops.g
+    lost = ops.constant(-np.inf, "float64")
+    lowest = ops.constant(LOWEST, "float32")
     may = ops.do("And", allowed_tokens(state, arch, ids, by_row=False), ops.do("Greater", scores, lowest))
     step, place = g.op("TopK", [ops.do("Where", may, scores, lowest), g.ints(1)], outputs=2)
     token = ops.pick(ids, place)
-    next_token, zero = ops.cast(token, "int32"), ops.constant(0, "int32")
+    next_token = ops.cast(token, "int32")
+    zero = ops.constant(0, "int32")
     total = ops.do("Add", state.totals, ops.cast(step, "float64"))
     alive = ops.do("Greater", total, ops.constant(DEAD, "float64"))  # false: no token may follow, or no row runs
     lengths = ops.do("Add", state.lengths, ops.flat(ops.cast(alive, "int32")))
@@ -55,7 +58,8 @@ def _keep_ended(
     """Sets the hypothesis of the sentences that ended in this step. All `[B, 1]`."""
     ops = state.ops
     stays = ops.do("Or", still, ops.do("Not", ran))
-    one, zero = ops.constant(1, "float64"), ops.constant(0, "int32")
+    one = ops.constant(1, "float64")
+    zero = ops.constant(0, "int32")
     divisor = ops.do("Pow", ops.do("Max", ops.cast(lengths, "float64"), one), state.penalties)
     parts = {
         "ranks": ops.do("Div", total, divisor),

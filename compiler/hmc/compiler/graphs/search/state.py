@@ -33,7 +33,9 @@ STATE = {
 }  # fmt: skip
 """Inputs with an output `next_NAME` → element type."""
 BY_SENTENCE = ("lengths", "done")
-ALWAYS, AT_MINIMUM, NOT = -(2**30), -1, 2**30
+ALWAYS = -(2**30)
+AT_MINIMUM = -1
+NOT = 2**30
 
 
 class SearchOps:
@@ -115,7 +117,8 @@ class SearchState:
         penalties = g.input("penalties", "float64", ["B"])
         ops = SearchOps(g, inputs["tokens"])
         new = ops.cast(fresh, "bool")  # the only reader of `fresh`, so `next_fresh` may have its memory
-        zero, column = ops.constant(0, "int32"), ops.column(new)
+        zero = ops.constant(0, "int32")
+        column = ops.column(new)
         g.output(ops.do("Where", new, zero, zero), "next_fresh", "int32", ["B"])
         start = ops.constant(0, "float64")
         if rows != 1:  # a new sentence's rows are equal, so only the first of them runs
@@ -123,7 +126,8 @@ class SearchState:
             only_first[0] = 0
             start = ops.do("Slice", g.weight("search.only_first", only_first), g.ints(0), ops.k)
         tokens = ops.do("Where", column, ops.constant(start_id, "int32"), inputs["tokens"])
-        tokens.shape, tokens.type = ir.Shape(["B", rows]), ir.TensorType(DTYPES["int32"])
+        tokens.shape = ir.Shape(["B", rows])
+        tokens.type = ir.TensorType(DTYPES["int32"])
         kept = {name: value for name, value in inputs.items() if name.startswith(("ended_", "history_"))}
         kept["ended_ranks"] = ops.do("Where", column, ops.constant(-np.inf, "float64"), kept["ended_ranks"])
         return cls(
@@ -148,7 +152,8 @@ class SearchState:
 
         A sentence that has ended writes again after its last entry, where nobody reads.
         """
-        ops, axis = self.ops, self.ops.g.ints(1)
+        ops = self.ops
+        axis = ops.g.ints(1)
         at = ops.do("Expand", ops.cast(ops.column(self.lengths), "int64"), ops.shape)
         at = ops.do("Unsqueeze", at, axis)
         for name, new in (("tokens", tokens), ("parents", parents), ("scores", scores)):
@@ -172,7 +177,8 @@ def allowed_tokens(state: SearchState, arch: Architecture, ids: ir.Value, *, by_
     """
     ops = state.ops
     table = np.full(arch.vocab_size, ALWAYS, np.int32)
-    table[arch.eos_id], table[arch.pad_id] = AT_MINIMUM, NOT
+    table[arch.eos_id] = AT_MINIMUM
+    table[arch.pad_id] = NOT
     needed = ops.do("Gather", ops.g.weight("search.needed", table), ids, axis=0)
     reached = ops.do("Sub", ops.column(state.lengths), state.minimums)
     if by_row:

@@ -33,7 +33,8 @@ class SearchTree:
 
         dtype: of the input `node_bias`.
         """
-        ops, g = state.ops, state.ops.g
+        ops = state.ops
+        g = ops.g
         old = g.input("node_bias", dtype, ["B", 1, "k", "N"])
         visible, masked = (g.weight(f"search.node_{v:g}", of_type(np.asarray(v), dtype)) for v in (0, MASKED))
         fresh = ops.do("Unsqueeze", state.fresh, g.ints(2, 3))
@@ -45,7 +46,8 @@ class SearchTree:
 
     def places(self, heads: int) -> ir.Value:
         """`[B, k, heads, 3]` int64: (sentence, head, node) of each row's new key and value."""
-        ops, g = self.state.ops, self.state.ops.g
+        ops = self.state.ops
+        g = ops.g
         head = np.zeros((heads, 3), np.int64)
         head[:, 1] = np.arange(heads)
         is_sentence, is_node = (g.weight(f"search.is_{n}", np.arange(3) == n) for n in (0, 2))
@@ -59,7 +61,8 @@ class SearchTree:
 
         Returns how many nodes each sentence then has in use, `[B, 1]` fp32.
         """
-        ops, g = self.state.ops, self.state.ops.g
+        ops = self.state.ops
+        g = ops.g
         index = ops.do("Expand", ops.do("Unsqueeze", parents, g.ints(1, 3)), g.op("Shape", [self.bias]))
         bias = ops.do("GatherElements", self.bias, index, axis=2)
         g.output(bias, "next_node_bias", self.dtype, ["B", 1, "k", "N"])
@@ -75,7 +78,8 @@ def _ranked(dtype: str) -> str:
 
 def _in_use(state: SearchState, bias: ir.Value, dtype: str) -> ir.Value:
     """`[B, N]`: 0 for nodes that a row of the sentence sees, MASKED for all others."""
-    ops, g = state.ops, state.ops.g
+    ops = state.ops
+    g = ops.g
     if _ranked(dtype) != dtype:
         bias = ops.cast(bias, _ranked(dtype))
     return ops.do("ReduceMax", bias, g.ints(1, 2), keepdims=0)

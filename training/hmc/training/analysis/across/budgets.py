@@ -128,7 +128,8 @@ def summary(result: Result) -> Summary:
 
 
 def _cells(point: Mapping[str, Any], reference: str) -> tuple[str, ...]:
-    bleu, levels = point["bleu"], point["levels"]
+    bleu = point["bleu"]
+    levels = point["levels"]
     if len(levels) > 1:
         delta = f"{point['bleu_delta']['mean']:+.2f}"
         return plain(bleu["mean"]), f"{plain(bleu['least'])} to {plain(bleu['most'])}", delta, "–"

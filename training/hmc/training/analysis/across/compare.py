@@ -69,7 +69,8 @@ def analyse(files: Mapping[str, Path]) -> Result:
 
 def _how(result: Result) -> dict[str, Any]:
     """What must be equal in results that are compared; None is unknown, or does not matter."""
-    settings, rank = result.settings, result.settings.get("rank", {})
+    settings = result.settings
+    rank = result.settings.get("rank", {})
     return {
         "importance": settings.get("importance"),
         "rankings": rank.get("by"),

@@ -77,7 +77,8 @@ def ranks(values: Floats) -> Floats:
 def _coefficient(x: Floats, y: Floats, seed: int) -> tuple[float, float]:
     if len(x) < LEAST:
         raise InvalidRequestError(f"{len(x)} heads: a correlation needs {LEAST} or more")
-    x, y = x - x.mean(), y - y.mean()
+    x = x - x.mean()
+    y = y - y.mean()
     norm = math.sqrt(float(x @ x) * float(y @ y))
     if not norm:
         raise InvalidRequestError("all heads have the same value on one of the texts: there is no correlation")
@@ -91,7 +92,8 @@ def _coefficient(x: Floats, y: Floats, seed: int) -> tuple[float, float]:
 def _with_interval(value: float, p_value: float, error: float) -> Correlation:
     if abs(value) > 1 - 1e-12:
         return Correlation(value, value, value, p_value)
-    z, reach = math.atanh(value), NormalDist().inv_cdf(0.975) * error
+    z = math.atanh(value)
+    reach = NormalDist().inv_cdf(0.975) * error
     return Correlation(value, math.tanh(z - reach), math.tanh(z + reach), p_value)
 
 

@@ -95,7 +95,8 @@ def _ranking(path: Path, arch: Architecture) -> list[Head]:
 
     Raises InvalidRequestError for a result of a model of another architecture.
     """
-    data, full = read_result(path, ["importance"]).data, arch.full_layout()
+    data = read_result(path, ["importance"]).data
+    full = arch.full_layout()
     ranking = [head_of(row) for row in sorted(data["heads"], key=lambda row: -float(row["importance"]))]
     layout = HeadLayout.from_json(data["layout"]) if "layout" in data else full
     same = data.get("heads_per_layer", arch.heads) == arch.heads

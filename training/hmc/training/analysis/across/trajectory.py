@@ -33,7 +33,8 @@ def analyse(files: Mapping[str, Path]) -> Result:
     """
     if not files:
         raise InvalidRequestError("give one or more files, e.g. runs/pruned/trajectory.json")
-    runs, digests = {}, {}
+    runs = {}
+    digests = {}
     for name, path in files.items():
         points, digests[name] = _read(path)
         runs[name] = {"file": str(path), "points": _counted(points)}

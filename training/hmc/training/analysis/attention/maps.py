@@ -17,7 +17,8 @@ from hmc.training.analysis.common.trace import trace_decoder, trace_encoder
 from hmc.training.analysis.common.views import READS, TokenPair, tokenize
 
 COMMAND = "attention"
-START, END = "<s>", "</s>"
+START = "<s>"
+END = "</s>"
 
 
 def analyse(subject: Subject, sentence: str, heads: Sequence[Head] = (), reference: str = "") -> Result:
@@ -48,7 +49,8 @@ def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> 
     EOS and the start symbol are included. A query of decoder self-attention is the token that the decoder reads there,
     a query of cross-attention the token that it predicts there.
     """
-    model, device = subject.model, subject.model.shared.weight.device
+    model = subject.model
+    device = model.shared.weight.device
     source = torch.tensor([pair.source], device=device)
     target_in = torch.tensor([[model.arch.decoder_start, *pair.target[:-1]]], device=device)
     encoder = trace_encoder(model, source)

@@ -41,14 +41,16 @@ def translations(
     """
     if beam < 1:
         raise InvalidRequestError(f"beam {beam}: choose 1 (greedy) or more")
-    device, limit = model.shared.weight.device, model.arch.max_positions
+    device = model.shared.weight.device
+    limit = model.arch.max_positions
     ids = [vocabulary.cut(vocabulary.encode(text), limit) for text in texts]
     layouts = torch.from_numpy(masks).to(device)
     found = [[""] * len(texts) for _ in range(len(masks))]
     done = 0
     with RowMasks(model) as gates:
         for group in sentence_groups([len(row) for row in ids]):
-            sources, openings = [ids[i] for i in group], [vocabulary.opening(texts[i]) for i in group]
+            sources = [ids[i] for i in group]
+            openings = [vocabulary.opening(texts[i]) for i in group]
             size = batch_tokens // (len(group) * beam * max(map(len, sources)))
             for rows, chunk in mask_chunks(layouts, gates.encoder_heads, size):
                 if beam == 1:
@@ -81,7 +83,8 @@ def _greedy(
     openings: the token with which each of the B translations begins, or none.
     Raises InvalidRequestError where the highest score of a running row is NaN or infinite.
     """
-    arch, device = model.arch, masks.device
+    arch = model.arch
+    device = masks.device
     encoded = encode(model, gates, pad_rows(sources, arch.pad_id).to(device), masks)
     cache = model.start_cache(encoded.memory)
     cache.select(encoded.rows)
@@ -110,7 +113,9 @@ def _greedy(
             break
         if count * LEAVE_SHARE >= len(rows):
             keep = (~ended).nonzero().squeeze(1)
-            rows, ended, best = rows[keep], ended[keep], best[keep]
+            rows = rows[keep]
+            ended = ended[keep]
+            best = best[keep]
             cache.select(keep)
             mask = None if mask is None else mask.index_select(0, keep)
             gates.set_decoder(per_row[rows])

@@ -155,7 +155,8 @@ def sentence_losses(
     The model should be in evaluation mode. Its own gates are replaced during the call and put back after it. Raises
     InvalidRequestError for losses that are NaN or infinite.
     """
-    device, limit = model.shared.weight.device, model.arch.max_positions
+    device = model.shared.weight.device
+    limit = model.arch.max_positions
     ids = [tuple(vocabulary.cut(side, limit) for side in vocabulary.encode_pair(*pair)) for pair in pairs]
     layouts = torch.from_numpy(masks).to(device)
     sums = np.zeros((len(masks), len(pairs)))
@@ -185,7 +186,8 @@ def _losses(model: Transformer, gates: RowMasks, batch: tuple[Tensor, Tensor, Te
     gates.set_decoder(masks.repeat_interleave(len(source), 0))
     states = model.decode(memory, mask, target_in.repeat(len(masks), 1))  # [M · B, T, d_model]
     real = target_out.ne(model.arch.pad_id)
-    rows, targets = states[real.repeat(len(masks), 1)], target_out[real].repeat(len(masks))
+    rows = states[real.repeat(len(masks), 1)]
+    targets = target_out[real].repeat(len(masks))
     nats = [
         functional.cross_entropy(model.logits(some).float(), wanted, reduction="none")
         for some, wanted in zip(torch.split(rows, LOGIT_ROWS), torch.split(targets, LOGIT_ROWS), strict=True)

@@ -68,7 +68,9 @@ class Measurement:
 
     def __init__(self, losses: Losses, counts: npt.NDArray[np.int64] | None, settings: Settings) -> None:
         """counts: `[M, N, 10]`, the BLEU statistics of each mask's translations; None without BLEU."""
-        self.losses, self.counts, self.settings = losses, counts, settings
+        self.losses = losses
+        self.counts = counts
+        self.settings = settings
 
     @cached_property
     def _resampler(self) -> Resampler:

@@ -67,7 +67,8 @@ class CorpusSource(BaseModel):
 
 def corpus_source(name: str, sentences: Iterable[str | tuple[str, ...]], left_out: Sequence[str] = ()) -> CorpusSource:
     """Digest of sentences, or of tuples of aligned sentences (one line each, sides separated by TAB)."""
-    digest, count = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    count = 0
     for count, sentence in enumerate(sentences, 1):  # noqa: B007
         line = sentence if isinstance(sentence, str) else "\t".join(sentence)
         digest.update(f"{line}\n".encode())
@@ -204,7 +205,8 @@ def table_of(data: Mapping[str, Any], value: Callable[[Row], float]) -> HeadTabl
 
 def parse_heads(names: Sequence[str], layout: HeadLayout) -> list[Head]:
     """Names such as `cross.0.3` → heads. Raises InvalidRequestError for a name that is no open head of `layout`."""
-    known, found = {str(head): head for head in layout.heads()}, []
+    known = {str(head): head for head in layout.heads()}
+    found = []
     for name in names:
         kind, _, rest = name.partition(".")
         layer, _, index = rest.partition(".")
@@ -223,7 +225,8 @@ def parse_heads(names: Sequence[str], layout: HeadLayout) -> list[Head]:
 
 def masked_within(curve: Sequence[Mapping[str, Any]]) -> int:
     """Largest number of heads masked, group by group, with BLEU at most WITHIN points below that of all heads."""
-    whole, most = curve[0]["bleu"]["value"], 0
+    whole = curve[0]["bleu"]["value"]
+    most = 0
     for point in curve:
         if whole - point["bleu"]["value"] > WITHIN:
             break

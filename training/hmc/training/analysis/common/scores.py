@@ -45,11 +45,13 @@ def save_scores(subject: Subject, result: Result, target: Path) -> None:
     Raises InvalidRequestError where `target` is another path that exists, or a head has no score.
     """
     check_target(target, subject.path)
-    found, arch = scores_of(result), subject.checkpoint.architecture
+    found = scores_of(result)
+    arch = subject.checkpoint.architecture
     if missing := [str(head) for head in subject.layout.heads() if head not in found]:
         raise InvalidRequestError(f"--save: {', '.join(missing)} have no score; measure every head, without --head")
     values = torch.tensor([found[head] for head in subject.layout.heads()])
-    name, scores = MEASURED[result.command][0], scores_per_head(values, arch, subject.layout)
+    name = MEASURED[result.command][0]
+    scores = scores_per_head(values, arch, subject.layout)
     if target.exists():
         add_score(target, arch, name, scores)
         return

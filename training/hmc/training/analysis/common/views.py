@@ -69,7 +69,8 @@ def tokenize(subject: Subject, text: Text, *, forced: bool, progress: Progress =
     Raises InvalidArtifactError for NaN weights, InvalidRequestError where the model's scores are NaN.
     """
     subject.check_weights()
-    limit, vocabulary = subject.model.arch.max_positions, subject.vocabulary
+    limit = subject.model.arch.max_positions
+    vocabulary = subject.vocabulary
     encoded = [vocabulary.encode_pair(*pair) for pair in text.pairs]
     sources = [vocabulary.cut(source, limit) for source, _ in encoded]
     openings = [vocabulary.opening(source) for source in text.sources]

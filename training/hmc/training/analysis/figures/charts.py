@@ -28,7 +28,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 """One marker per colour, so that lines differ without colour too."""
 GREY = "#666666"
-SEQUENTIAL, DIVERGING = "cividis", "PuOr"
+SEQUENTIAL = "cividis"
+DIVERGING = "PuOr"
 """Colour maps that stay readable for colour-blind readers and, the first, in grey."""
 KIND_TITLES = {"encoder_self": "encoder self", "decoder_self": "decoder self", "cross": "cross"}
 METRIC_TITLES = {"bleu": "BLEU", "loss": "loss [nats per token]"}
@@ -177,7 +178,8 @@ def map_size(table: HeadTable, panels: int) -> tuple[float, float]:
     """Width and height in inches of the maps of `panels` panels."""
     heads = max(len(row) for kind in KINDS for row in table[kind])
     layers = max(len(table[kind]) for kind in KINDS)
-    wide, high = CELL * heads + 0.5, CELL * layers + 0.6
+    wide = CELL * heads + 0.5
+    high = CELL * layers + 0.6
     if heads <= ACROSS:
         return 3 * wide + 1.2, panels * max(1.6, high)
     return panels * (wide + 0.3), 3 * high + 0.9
@@ -220,7 +222,8 @@ def _scale(panel: Panel) -> Normalize:
 def _draw(axes: Axes, rows: Sequence[Sequence[float | None]], scale: Normalize, colours: str) -> QuadMesh:
     from matplotlib.patches import Rectangle
 
-    layers, heads = len(rows), len(rows[0])
+    layers = len(rows)
+    heads = len(rows[0])
     values = np.ma.masked_invalid([[np.nan if value is None else value for value in row] for row in rows])
     mesh = axes.pcolormesh(
         np.arange(heads + 1), np.arange(layers + 1), values, norm=scale, cmap=colours, edgecolors="white"

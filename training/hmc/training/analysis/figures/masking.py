@@ -30,7 +30,8 @@ from hmc.training.analysis.figures.charts import (
 )
 from hmc.training.data.parallel_text import corpus_names
 
-WIDE, HIGH = 6.5, 4.0
+WIDE = 6.5
+HIGH = 4.0
 EFFECT_TITLES = {"loss": "Δ loss", "bleu": "Δ BLEU", "importance": "I_h"}
 
 
@@ -65,7 +66,8 @@ def draw_all_but_one(result: Result, folder: Path) -> list[Path]:
         grid = drawn.subplots(len(metrics), len(KINDS), sharey="row", squeeze=False)
         for column, kind in enumerate(KINDS):
             rows = [layer for layer in layers if layer["kind"] == kind]
-            colour, x = COLOURS[column], [layer["layer"] for layer in rows]
+            colour = COLOURS[column]
+            x = [layer["layer"] for layer in rows]
             for row, metric in enumerate(metrics):
                 axes = grid[row][column]
                 zero_line(axes)
@@ -142,21 +144,24 @@ def draw_profile(result: Result, folder: Path) -> list[Path]:
 
 def draw_correlate(result: Result, folder: Path) -> list[Path]:
     """`correlate`: one point per head, and the least-squares line."""
-    heads, title = result.data["heads"], EFFECT_TITLES[result.settings["effect"]]
+    heads = result.data["heads"]
+    title = EFFECT_TITLES[result.settings["effect"]]
     with figure(5.0, 4.6) as drawn:
         axes = drawn.add_subplot()
         for number, kind in enumerate(KINDS):
             some = [head for head in heads if head["kind"] == kind]
             places = ([head["first"] for head in some], [head["second"] for head in some])
             axes.scatter(*places, s=22, c=COLOURS[number], marker=MARKERS[number], alpha=0.8, label=KIND_TITLES[kind])
-        x, y = np.array([head["first"] for head in heads]), np.array([head["second"] for head in heads])
+        x = np.array([head["first"] for head in heads])
+        y = np.array([head["second"] for head in heads])
         slope, offset = np.polyfit(x, y, 1)
         ends = np.array([x.min(), x.max()])
         axes.plot(ends, slope * ends + offset, color="black", linewidth=1, linestyle=":")
         names = [(*(path.name for path in corpus_names(corpus.name)), corpus.name)[0] for corpus in result.corpora]
         axes.set_xlabel(f"{title} on {names[0]}")
         axes.set_ylabel(f"{title} on {names[1]}")
-        r, rho = result.data["pearson"], result.data["spearman"]
+        r = result.data["pearson"]
+        rho = result.data["spearman"]
         axes.set_title(f"Pearson {r['value']:.2f}, Spearman {rho['value']:.2f}", fontsize=9)
         axes.grid(alpha=0.25)
         axes.legend(frameon=False)

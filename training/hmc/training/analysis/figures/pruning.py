@@ -48,7 +48,8 @@ class Curve:
 def draw_survivors(result: Result, folder: Path) -> list[Path]:
     """`survivors`: open heads by kind, and by layer of each kind, from the whole model to the smallest budget."""
     data = result.data
-    width, layers = data["heads_per_layer"], data["layers"]
+    width = data["heads_per_layer"]
+    layers = data["layers"]
     heads = [width * sum(layers.values()), *(max(1, budget["heads"]) for budget in data["budgets"])]
     with figure(7.5, 5.4) as drawn:
         grid = drawn.subplots(2, 2).ravel()
@@ -90,7 +91,8 @@ def _falling_heads(axes: Axes, heads: Sequence[int], gap: float = 0.2) -> None:
     from matplotlib.ticker import NullFormatter, NullLocator
 
     ticks = sorted(heads, reverse=True)
-    labels, last = [], np.inf
+    labels = []
+    last = np.inf
     for number in ticks:
         apart = np.log2(last / number) >= gap
         labels.append(str(number) if apart else "")

@@ -55,7 +55,8 @@ def draw_roles(result: Result, folder: Path) -> list[Path]:
     """`roles`: every head coloured and labelled by its role. A head with several roles has a band for each."""
     from matplotlib.patches import Patch
 
-    heads, layout = result.data["heads_per_layer"], result.data["layout"]
+    heads = result.data["heads_per_layer"]
+    layout = result.data["layout"]
     found = {head_of(row): row["roles"] for row in result.data["heads"]}
     layers = [len(layout[kind]) for kind in KINDS]
     with figure(max(6.5, CELL * heads + 1.0), CELL * sum(layers) + 0.6 * len(KINDS) + 0.5) as drawn:

@@ -47,7 +47,8 @@ def analyse(
 
 def summary(result: Result) -> Summary:
     """The heads without which the loss rises most."""
-    heads, full = result.data["heads"], result.data["full"]
+    heads = result.data["heads"]
+    full = result.data["full"]
     with_bleu = "bleu" in full
     measure_name = "delta_bleu" if with_bleu else "delta_loss"
     rows = tuple(

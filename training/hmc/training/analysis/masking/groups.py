@@ -49,7 +49,8 @@ def analyse(
     parts = split_heads(ranking.heads, groups)
     masks = np.stack([close_heads(subject.layout, part) for part in ([], *parts)])
     found = measure(subject, text, masks, settings, progress)
-    rows, first = [], 1
+    rows = []
+    first = 1
     for mask, part in enumerate(parts, 1):
         names = [str(head) for head in part]
         scores = {**found.scores(mask), **found.deltas(mask)}

@@ -31,7 +31,9 @@ def sample_values(
     NaN or infinite.
     """
     subject.check_weights()
-    model, vocabulary, limit = subject.model, subject.vocabulary, subject.model.arch.max_positions
+    model = subject.model
+    vocabulary = subject.vocabulary
+    limit = model.arch.max_positions
     device = model.shared.weight.device
     ids = [tuple(vocabulary.cut(side, limit) for side in vocabulary.encode_pair(*pair)) for pair in text.pairs]
     found = np.zeros((len(ids), subject.layout.total))
@@ -68,7 +70,8 @@ def head_importance(
     if how.normalise == "layer":
         parts = np.split(mean, np.cumsum(heads_of_attentions(subject.model))[:-1])
         norms = np.concatenate([np.full(len(part), np.linalg.norm(part) or 1.0) for part in parts])
-        mean, error = mean / norms, error / norms
+        mean = mean / norms
+        error = error / norms
     return mean, error
 
 

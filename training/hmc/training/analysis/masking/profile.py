@@ -64,7 +64,8 @@ def analyse(
         ]
         rows.append({"name": label, "points": points})
         sources.append(subject.source)
-        how, corpora = {**settings.to_json(text), "rank": ranking.origin}, [text.source]
+        how = {**settings.to_json(text), "rank": ranking.origin}
+        corpora = [text.source]
     return Result(
         command=COMMAND,
         checkpoints=sources,

@@ -44,7 +44,9 @@ class RankBy:
     """Kinds of the heads that are ranked; all others stay open."""
 
     def __post_init__(self) -> None:
-        given = "--scores FILE" if self.scores is not None else "--rank-by NAME" if self.name is not None else None
+        given = "--rank-by NAME" if self.name is not None else None
+        if self.scores is not None:
+            given = "--scores FILE"
         if given and self.corpus is not None:
             raise InvalidRequestError(f"give {given} or --rank-data CORPUS, not both")
         if given and self.how != DEFAULT:

@@ -62,7 +62,8 @@ class _Draft:
 
 def read_trees(path: Path) -> Iterator[Tree]:
     """Sentences of a CoNLL-U file, plain or gzip. Raises InvalidRequestError with the number of the faulty line."""
-    draft, number = _Draft(), 0
+    draft = _Draft()
+    number = 0
     try:
         for number, line in enumerate(text_lines(path), 1):  # noqa: B007 - for the message of an error
             if line.strip():
@@ -81,7 +82,10 @@ def _read_line(draft: _Draft, line: str) -> None:
     cells = line.split("\t")
     if len(cells) != COLUMNS:
         raise ValueError(f"{len(cells)} columns, CoNLL-U has {COLUMNS}, separated by TAB")
-    name, form, head, relation = cells[0], cells[1], cells[6], cells[7]
+    name = cells[0]
+    form = cells[1]
+    head = cells[6]
+    relation = cells[7]
     space_after = "SpaceAfter=No" not in cells[9].split("|")
     if "." in name:
         return

@@ -91,7 +91,8 @@ class RareWordCounts:
         types = sorted(set(ids[languages:]), key=lambda i: (counts[i], i))
         if len(types) < 3 or types[0] in often:
             return None
-        first, second = counts[types[0]], counts[types[1]]
+        first = counts[types[0]]
+        second = counts[types[1]]
         rare = [
             [place >= languages and bool(counts[i] <= most) for place, i in enumerate(ids)] for most in (first, second)
         ]
@@ -102,7 +103,9 @@ class RareWordCounts:
         if view.kind != "encoder_self":
             return
         shape = (len(view.rows), view.weights.size(-1))
-        rarest, two, usable = np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape[0], bool)
+        rarest = np.zeros(shape, bool)
+        two = np.zeros(shape, bool)
+        usable = np.zeros(shape[0], bool)
         for number, row in enumerate(view.rows):
             if (marks := self._marks[row]) is not None:
                 rarest[number, : len(marks.rarest)] = marks.rarest
@@ -118,7 +121,8 @@ class RareWordCounts:
         keys = view.visible.sum(-1).clamp(min=1)  # [B, T]
         chance = float(((torch.from_numpy(two).to(device).sum(-1, keepdim=True) / keys) * counted).sum())
         place = (view.kind, view.layer)
-        found, total = np.stack(sums, 1).astype(np.float64), np.array([chance, float(counted.sum())])
+        found = np.stack(sums, 1).astype(np.float64)
+        total = np.array([chance, float(counted.sum())])
         self._sums[place] = self._sums[place] + found if place in self._sums else found
         self._totals[place] = self._totals[place] + total if place in self._totals else total
 

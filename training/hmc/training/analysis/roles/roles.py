@@ -108,7 +108,8 @@ class PositionCounts:
 
     def add(self, view: View) -> None:
         """Counts the queries of one batch."""
-        place, offsets = (view.kind, view.layer), range(-LONGEST, LONGEST + 1)
+        place = (view.kind, view.layer)
+        offsets = range(-LONGEST, LONGEST + 1)
         _, at, counted = peaks(view, at_least=2)
         distance = at - torch.arange(at.size(-1), device=at.device)  # [B, H, T]
         seen = [visible_keys(view, offset) & counted for offset in offsets]  # each [B, T]
@@ -124,7 +125,8 @@ class PositionCounts:
         return {place: [self._best(place, hits) for hits in self._hits[place]] for place in self._hits}
 
     def _best(self, place: Place, hits: npt.NDArray[np.int64]) -> Position:
-        queries, seen = max(1, self._queries[place]), self._seen[place]
+        queries = max(1, self._queries[place])
+        seen = self._seen[place]
         shares = np.where(seen >= max(1, COVERAGE * queries), hits / np.maximum(seen, 1), -1.0)
         # For equal shares the nearest offset wins.
         order = sorted(range(len(shares)), key=lambda i: (-shares[i], abs(i - LONGEST), i))
@@ -153,7 +155,8 @@ class Roles:
         accuracies = self.syntax.accuracies() if self.syntax else {}
         found = []
         for head, position in zip(layout.heads(), in_order(self.positions, layout), strict=True):
-            place, at = (head.kind, head.layer), layout[head.kind][head.layer].index(head.index)
+            place = (head.kind, head.layer)
+            at = layout[head.kind][head.layer].index(head.index)
             rare = self.rare[place][at] if place in self.rare else None
             found.append(_entry(position, accuracies[place][at] if place in accuracies else [], rare))
         return found

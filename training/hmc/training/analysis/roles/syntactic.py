@@ -69,7 +69,9 @@ class SyntaxCounts:
     """Counts over a treebank. A word with several dependents of one relation counts once; each of them is a hit."""
 
     def __init__(self) -> None:
-        self.sentences, self.joined, self.skipped = 0, 0, 0
+        self.sentences = 0
+        self.joined = 0
+        self.skipped = 0
         """Number of sentences counted, of words in units of several words, and of sentences left out.
 
         A sentence is left out if it is too long or has a word without tokens.
@@ -151,8 +153,12 @@ def syntax(
     opening: tokens with which sources of this model begin that are no text: they name a language. Raises
     InvalidRequestError if no sentence can be counted.
     """
-    model, pieces, counts, first = subject.model, SourcePieces(subject.vocabulary), SyntaxCounts(), len(opening)
-    arch, device = model.arch, model.shared.weight.device
+    model = subject.model
+    pieces = SourcePieces(subject.vocabulary)
+    counts = SyntaxCounts()
+    first = len(opening)
+    arch = model.arch
+    device = model.shared.weight.device
     usable: list[tuple[Tree, Units]] = []
     for tree in trees:
         units = tree_units(tree, pieces)
@@ -196,7 +202,8 @@ class SourcePieces:
 
         A token may have no characters: a single space, or a part of a character that was normalised to several.
         """
-        spans, position = [], 0
+        spans = []
+        position = 0
         # The surfaces of all pieces, joined, are the text.
         for piece in self._pieces.encode(text, return_type="proto").pieces:
             end = position + len(piece.surface)
@@ -249,7 +256,8 @@ def make_units(ids: Sequence[int], tokens: Sequence[Span], words: Sequence[Span]
             joined[word] = True
     for word in range(1, len(words)):
         joined[word] |= words[word][0] < words[word - 1][1]
-    unit_of_word, unit = [], -1
+    unit_of_word = []
+    unit = -1
     for together in joined:
         unit += not together
         unit_of_word.append(unit)
