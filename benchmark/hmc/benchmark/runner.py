@@ -211,7 +211,8 @@ def _conditions(
 
 def _steps(settings: BenchmarkSettings, test_set: TestSet, chosen: MeasuredLevels) -> int:
     """How often a measurement without load calls `progress`."""
-    levels, peers = len(chosen.levels), len(settings.peers)
+    levels = len(chosen.levels)
+    peers = len(settings.peers)
     tuned = sum(settings.tuned and chosen.devices[level.name] == "cpu" for level in chosen.levels)
     opened = levels * (1 + settings.memory) + tuned + 2 * peers
     timed = len(settings.points) * settings.rounds + levels

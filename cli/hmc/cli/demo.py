@@ -49,7 +49,7 @@ def command(
     demo = Demo(demo_steps.CHECKPOINT, demo_steps.LEVELS, demo_steps.FAST, out, demo_steps.SIZE)
     if checkpoint:
         demo = Demo(checkpoint, checkpoint, None, out, demo_steps.SIZE)
-    steps = Steps(console)
+    steps = TimedSteps(console)
     with steps.step("Compile one model into several levels") as progress:
         manifest = demo.compile(progress)
     steps.note(f"   {len(manifest.levels)} levels in {demo.bundle}: fewer heads or layers, fp32 and int8")
@@ -80,7 +80,7 @@ def command(
     steps.note("\nTry next:\n" + "\n".join(f"  {line}" for line in next_commands(demo.bundle)))
 
 
-class Steps:
+class TimedSteps:
     """Prints the number, the name and the duration of each step."""
 
     def __init__(self, console: Console) -> None:

@@ -198,7 +198,8 @@ def measure_table(
     """
     serving.check()
     if serving.on != "here":
-        models, held_out = min(models, PARTS + 5), min(held_out, 3)
+        models = min(models, PARTS + 5)
+        held_out = min(held_out, 3)
     if models < PARTS:
         raise InvalidRequestError(f"a latency table has {PARTS} costs: measure at least {PARTS} models")
     loaded = load_checkpoint(checkpoint)

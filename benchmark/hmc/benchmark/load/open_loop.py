@@ -135,7 +135,9 @@ class _Load:
     def __init__(
         self, send: Send, due: Sequence[float], objective: LatencyObjective | None, began: float | None
     ) -> None:
-        self._send, self._due, self._objective = send, due, objective
+        self._send = send
+        self._due = due
+        self._objective = objective
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock() if began is None else began
         self._open: dict[int, float] = {}  # number → when it was due; in that order

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 MISSED = 0.0013
 """A percentile is reported only if the probability that no measured request was slower is at most this."""
-DRIFT, SPREAD = 0.05, 0.20
+DRIFT = 0.05
+SPREAD = 0.20
 """Beyond these a measurement is called unsteady: see `Steadiness`."""
 OUTLYING = 2.0
 """A time is an outlier if it is more than this many times the median of the same request over the rounds."""

@@ -16,14 +16,19 @@ from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.report.results import PeerReport, Report
 from hmc.benchmark.report.svg import Axis, short
 
-WIDTH, HEIGHT = 540, 360
-LEFT, RIGHT, TOP, BOTTOM = 64, 24, 62, 52
+WIDTH = 540
+HEIGHT = 360
+LEFT = 64
+RIGHT = 24
+TOP = 62
+BOTTOM = 52
 """Margins around the area of the axes."""
 MARKER = 7
 """Half the side of a marker."""
 NEAR = MARKER + 4
 """From the middle of a marker to its label, where that place is free; a line leads to a label that is further away."""
-LETTER, LINE = 7.4, 15
+LETTER = 7.4
+LINE = 15
 """Width of a letter and height of a line of a label, as large as any usual font has them."""
 STYLE = """
 .quality { font: 13px ui-sans-serif, system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
@@ -103,7 +108,8 @@ def picture(report: Report, setting: RequestSize | None = None) -> str:
     """The picture of a report at a size of request; None: the headline setting. The same report gives the same text."""
     setting = setting or report.conditions.headline
     sentences = "One sentence" if setting.batch == 1 else f"{setting.batch} sentences"
-    what, faster = f"{sentences} a request, beam {setting.beam}", f"times as fast as {base_of(report)}"
+    what = f"{sentences} a request, beam {setting.beam}"
+    faster = f"times as fast as {base_of(report)}"
     return draw(points(report, setting), what, faster, f"BLEU, {report.conditions.test_set}")
 
 
@@ -119,7 +125,8 @@ def draw(found: Sequence[Point], what: str, x_label: str, y_label: str) -> str:
 
     found: at least one level. what: what was timed. Levels that another one beats are left out.
     """
-    levels, peers = frontier(found), [point for point in found if point.peer]
+    levels = frontier(found)
+    peers = [point for point in found if point.peer]
     shown = [*levels, *peers]
     highest = max(point.speed for point in shown)
     x = Axis(x_label, 0.0, 1.15 * highest)
@@ -216,7 +223,8 @@ def _labels(shown: Sequence[Point], places: dict[str, tuple[float, float]]) -> l
 
 def _free(point: Point, across: float, down: float, taken: Sequence[Box]) -> tuple[Box, float]:
     """The nearest free place for a label, and its distance. It stands beside its marker, or further away."""
-    width, height = LETTER * max(len(point.name), len(point.note)), 2 * LINE
+    width = LETTER * max(len(point.name), len(point.note))
+    height = 2 * LINE
     for distance in range(NEAR, HEIGHT, LINE):
         for left, top in (
             (across + distance, down - height / 2),

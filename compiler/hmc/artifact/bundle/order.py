@@ -18,7 +18,9 @@ from hmc.artifact.bundle.manifest import Level, Manifest, Quality
 from hmc.artifact.precisions import PRECISIONS
 from hmc.artifact.program.counts import SPEEDS, Counts
 
-MAX_LOSS, MAX_LOSS_END, MAX_KIND_LOSS = 0.5, 0.9, 1.2
+MAX_LOSS = 0.5
+MAX_LOSS_END = 0.9
+MAX_KIND_LOSS = 1.2
 """BLEU points that the recommended level loses at most: on average, at the upper end of the interval of that, and on
 the kind of text that loses most, where kinds were scored apart (docs/decisions/0039-which-level-is-recommended.md)."""
 RULE = f"loses at most {MAX_LOSS:g} BLEU, surely less than {MAX_LOSS_END:g}"
@@ -172,7 +174,8 @@ def why_default(manifest: Manifest) -> str:
 
 
 def _why_default(manifest: Manifest) -> str:
-    name, best = manifest.default_level, recommended(manifest.levels)
+    name = manifest.default_level
+    best = recommended(manifest.levels)
     if name != best.name:
         return f"{name} is the default level, as the search found it."
     if best.loss is None:
