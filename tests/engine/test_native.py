@@ -21,6 +21,7 @@ from tests.processes import environment
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.precisions.int8 import Int8Linears
 from hmc.compiler.precisions.linears import FloatLinears
+from hmc.engine.arithmetic import exp
 from hmc.engine.choosing import best_tokens, log_sum_exp
 from hmc.engine.native import library
 from hmc.engine.native.build import BUILDS, HERE, build_one, compiler, library_name, machine
@@ -291,6 +292,28 @@ def test_numbers_that_are_none_fail_their_sentence_alone(level: ReferenceLevel) 
     batch.keep([0])
     batch.run(100)
     assert batch.states()[0] == [FAILED]
+
+
+@needs_library
+@pytest.mark.parametrize("width", [1, 7, 16, 100, 1000])
+def test_ranks_have_the_bits_of_the_reference(in_blocks: ReferenceLevel, listed: NativeLevel, width: int) -> None:
+    """Of logits that are equal, that no token has, and that are no numbers."""
+    rng = np.random.default_rng(width)
+    logits = (np.round(rng.normal(0, 4, (9, width)) * 4) / 4).astype(np.float32)
+    logits[1] = -np.inf
+    logits[2, 1:] = -np.inf
+    logits[3] = 2.5
+    block = in_blocks.candidates.block
+    for count in {1, min(5, width), width}:
+        best, sums = listed.rank(logits, count)
+        np.testing.assert_array_equal(best, best_tokens(logits, count))
+        np.testing.assert_array_equal(sums, log_sum_exp(logits, block))
+    logits[4, width // 2] = np.nan
+    assert np.isnan(listed.rank(logits, 1)[1]).tolist() == [row == 4 for row in range(9)]
+    values = np.append(logits.ravel(), [-200, 88, -87.5, np.inf]).astype(np.float32)
+    np.testing.assert_array_equal(listed.exp(values), exp(values))
+    with pytest.raises(ValueError, match="cannot rank"):
+        listed.rank(logits, width + 1)
 
 
 # ---- refused ----

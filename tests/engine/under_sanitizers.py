@@ -33,6 +33,8 @@ def used(level: NativeLevel) -> None:
         batch.run(5)
         _, lengths = batch.states()
         batch.collect([0, 3], max(lengths), rows)
+        level.rank(np.zeros((3, 101), np.float32), 101)
+        level.exp(np.zeros(21, np.float32))
         batch.keep([2, 0])
         for _ in range(5):
             batch.step(np.full(2 * rows, 7), attention=True)

@@ -7,6 +7,8 @@ no bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -53,11 +55,17 @@ def penalise_repetition(logits: Float32, rows: Ints, thetas: Float32) -> Float32
 
 
 def draw(
-    log_probs: Float32, banned: Ints, temperatures: Float32, uniforms: Float32, block: int
+    log_probs: Float32,
+    banned: Ints,
+    temperatures: Float32,
+    uniforms: Float32,
+    block: int,
+    exponential: Callable[[Float32], Float32] = exp,
 ) -> tuple[Ints, Float32]:
     """Draws a token of each row from softmax(log P / temperature) over all tokens that are not banned.
 
     log_probs `[R, V]`; banned `[R, N]`, ids that may repeat; temperatures and uniforms `[R]`, uniforms in [0, 1).
+    exponential: computes what `exp` does, to the bit.
     Returns the tokens `[R]` and all probabilities `[R, V]`; these are 0 in a row whose tokens are all banned.
 
     The token is the one at which the running sum of weights, in order of ids, exceeds uniform × total. The running sum
@@ -67,7 +75,7 @@ def draw(
     allowed = log_probs / temperatures[:, None]
     np.put_along_axis(allowed, banned, NEVER, axis=1)
     highest = allowed.max(axis=1)
-    weights = exp(allowed - np.where(highest == NEVER, F(0), highest)[:, None])
+    weights = exponential(allowed - np.where(highest == NEVER, F(0), highest)[:, None])
     tokens = np.zeros(count, np.int64)
     totals = np.zeros(count, F)
     for row in range(count):

@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from hmc.engine.arithmetic import Float32, exp
 from hmc.engine.arrays import Arrays, Ints
 from hmc.engine.caches.interface import Caches
 from hmc.engine.caches.shortlists import in_lists
@@ -16,9 +16,6 @@ from hmc.engine.native.level import NativeBatch, NativeLevel, Rule
 from hmc.engine.reference import OwnCaches, ReferenceLevel, Source
 from hmc.engine.requests.options import MAX_TOKENS
 from hmc.engine.runtime.programs import ProgramSessions
-
-Weights = list[list[npt.NDArray[np.float32]]]
-"""Cross-attention → row → attention weights `[H, S]`."""
 
 
 def program_caches(sessions: ProgramSessions, rows: int) -> Caches:
@@ -45,9 +42,20 @@ class ProgramCaches(Caches):
         """Encodes sentences and appends them. lists: of each, or none in a level without shortlists."""
 
     @abstractmethod
-    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[npt.NDArray[np.float32], Weights]:
-        """One step of all rows, which have read `lengths` tokens before. Returns attention and logits `[R, V]`; with
-        shortlists `[R, L]`, L the longest list, of each row's list in its order, and −∞ behind its end."""
+    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[Float32, Float32 | None]:
+        """One step of all rows, which have read `lengths` tokens before.
+
+        Returns logits `[R, V]`; with shortlists `[R, L]`, L the longest list, of each row's list in its order, and −∞
+        behind its end. With `attention` also the weights of all open cross heads, layer by layer: `[B, H, k, S]`, 0
+        behind the end of a source; None where there are none."""
+
+    @abstractmethod
+    def rank(self, logits: Float32, count: int) -> tuple[Ints, Float32]:
+        """What `best_tokens` and `log_sum_exp` give."""
+
+    @abstractmethod
+    def exp(self, values: Float32) -> Float32:
+        """What `hmc.engine.arithmetic.exp` gives."""
 
     def groups(self, lengths: Sequence[int]) -> list[list[int]]:
         """All together: each sentence is encoded as if it were alone."""
@@ -92,16 +100,18 @@ class ProgramCaches(Caches):
             step = step | in_lists(step, self.listed)
         if "penalised" in step:
             logits = penalise_repetition(logits, step["penalised"], step["penalties"])
-        block = self.sessions.program.candidates.block
-        log_probs = logits - log_sum_exp(logits, block)[:, None]
-        best = best_tokens(logits, count)
-        outputs: Arrays = {"scores": np.take_along_axis(log_probs, best, axis=1), "ids": best}
-        wanted = step.get("wanted", np.zeros(len(logits), np.int64))
-        outputs["wanted_scores"] = np.take_along_axis(log_probs, wanted[:, None], axis=1)[:, 0]
-        if attention:
-            outputs["attention"] = self._attention(attention)
+        best, sums = self.rank(logits, count)
+        sums = sums[:, None]
+        outputs: Arrays = {"scores": np.take_along_axis(logits, best, axis=1) - sums, "ids": best}
+        wanted = step.get("wanted", np.zeros(len(logits), np.int64))[:, None]
+        outputs["wanted_scores"] = (np.take_along_axis(logits, wanted, axis=1) - sums)[:, 0]
+        if attention is not None:
+            outputs["attention"] = attention
         if "uniforms" in step:
-            drawn, weights = draw(log_probs, step["banned"], step["temperatures"], step["uniforms"], block)
+            log_probs = logits - sums
+            block = self.sessions.program.candidates.block
+            given = step["banned"], step["temperatures"], step["uniforms"], block
+            drawn, weights = draw(log_probs, *given, exponential=self.exp)
             outputs["sampled"] = drawn
             outputs["sampled_scores"] = np.take_along_axis(log_probs, drawn[:, None], axis=1)[:, 0]
             outputs["weights"] = np.take_along_axis(weights, best, axis=1)
@@ -111,7 +121,7 @@ class ProgramCaches(Caches):
                 outputs["sampled"] = np.take_along_axis(ids, outputs["sampled"][:, None], axis=1)[:, 0]
         return outputs
 
-    def _of_lists(self, logits: npt.NDArray[np.float32], count: int) -> tuple[npt.NDArray[np.float32], Ints]:
+    def _of_lists(self, logits: Float32, count: int) -> tuple[Float32, Ints]:
         """Logits `[R, L]` of lists, with room for `count` candidates and for a token that is in no list; and the token
         ids of their places. Both are of the same shape; a place without a token has the logit −∞."""
         width = max(logits.shape[1] + 1, count)
@@ -121,20 +131,6 @@ class ProgramCaches(Caches):
         for sentence, listed in enumerate(self.listed):
             ids[sentence, : len(listed)] = listed
         return wide, np.repeat(ids, self.rows, axis=0)
-
-    def _attention(self, attention: Weights) -> npt.NDArray[np.float32]:
-        """`[B, H, k, S]`: of all open cross heads, layer by layer; 0 after the end of a source."""
-        heads = sum(len(rows[0]) for rows in attention)
-        weights = np.zeros((len(self.lengths), heads, self.rows, max(self.lengths)), np.float32)
-        first = 0
-        for rows in attention:
-            last = first + len(rows[0])
-            for row, of_row in enumerate(rows):
-                sentence, beam = divmod(row, self.rows)
-                source = self.lengths[sentence]
-                weights[sentence, first:last, beam, :source] = of_row[:, :source]
-            first = last
-        return weights
 
 
 class ReferenceCaches(ProgramCaches):
@@ -161,10 +157,31 @@ class ReferenceCaches(ProgramCaches):
     def reorder(self, parents: Ints) -> None:
         self.own.take(parents)
 
-    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[npt.NDArray[np.float32], Weights]:
+    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[Float32, Float32 | None]:
         by_row = [source for source in self.sources for _ in range(self.rows)]
         found = self.level.step(tokens, lengths, self.own, by_row)
-        return found.logits, [found.attention[layer] for layer in sorted(found.attention)] if attention else []
+        layers = [found.attention[layer] for layer in sorted(found.attention)]
+        return found.logits, self._attention(layers) if attention and layers else None
+
+    def rank(self, logits: Float32, count: int) -> tuple[Ints, Float32]:
+        return best_tokens(logits, count), log_sum_exp(logits, self.level.candidates.block)
+
+    def exp(self, values: Float32) -> Float32:
+        return exp(values)
+
+    def _attention(self, layers: list[list[Float32]]) -> Float32:
+        """`[B, H, k, S]`, from each row's weights `[H, S]` of its own source."""
+        heads = sum(len(rows[0]) for rows in layers)
+        weights = np.zeros((len(self.lengths), heads, self.rows, max(self.lengths)), np.float32)
+        first = 0
+        for rows in layers:
+            last = first + len(rows[0])
+            for row, of_row in enumerate(rows):
+                sentence, beam = divmod(row, self.rows)
+                source = self.lengths[sentence]
+                weights[sentence, first:last, beam, :source] = of_row[:, :source]
+            first = last
+        return weights
 
 
 class NativeCaches(ProgramCaches):
@@ -172,6 +189,7 @@ class NativeCaches(ProgramCaches):
 
     def __init__(self, sessions: ProgramSessions, level: NativeLevel, rows: int) -> None:
         super().__init__(sessions, rows)
+        self.level = level
         self.batch = NativeBatch(level, rows, sessions.threads)
 
     def admit(self, sources: Sequence[Sequence[int]], lists: Sequence[Ints], limits: Sequence[int]) -> None:
@@ -184,10 +202,20 @@ class NativeCaches(ProgramCaches):
     def reorder(self, parents: Ints) -> None:
         self.batch.reorder(parents)
 
-    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[npt.NDArray[np.float32], Weights]:
+    def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[Float32, Float32 | None]:
         del lengths  # the batch knows them
-        logits, weights = self.batch.step(tokens, attention=attention)
-        return logits, [list(layer) for layer in weights]
+        logits, layers = self.batch.step(tokens, attention=attention)
+        if not layers:
+            return logits, None
+        weights = np.concatenate(layers, axis=1)
+        by_sentence = weights.reshape(len(self.lengths), self.rows, *weights.shape[1:])
+        return logits, by_sentence.transpose(0, 2, 1, 3)
+
+    def rank(self, logits: Float32, count: int) -> tuple[Ints, Float32]:
+        return self.level.rank(logits, count)
+
+    def exp(self, values: Float32) -> Float32:
+        return self.level.exp(values)
 
     def close(self) -> None:
         self.batch.close()

@@ -230,6 +230,25 @@ class NativeLevel:
         program = read_program(bundle, level)
         return cls(library, program, arch, read_tensors(bundle, program), listed=listed)
 
+    def rank(self, logits: Float32, count: int) -> tuple[Ints, Float32]:
+        """What `best_tokens` and `log_sum_exp` of `hmc.engine.choosing` give for logits `[R, V]`: `[R, count]` and
+        `[R]`."""
+        read = np.ascontiguousarray(logits, F)
+        rows, width = read.shape
+        ids = np.empty((rows, count), np.int32)
+        sums = np.empty(rows, F)
+        result = self.library.hmc_rank(
+            read.ctypes.data, rows, width, self.candidates.block, count, ids.ctypes.data, sums.ctypes.data
+        )
+        _check(result, "rank tokens")
+        return ids.astype(np.int64), sums
+
+    def exp(self, values: Float32) -> Float32:
+        """What `hmc.engine.arithmetic.exp` gives."""
+        found = np.array(values, F)
+        self.library.hmc_exp(found.ctypes.data, found.size)
+        return found
+
     def __del__(self) -> None:
         if self._handle:
             self.library.hmc_close(self._handle)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hmc.engine.native.build import library_name
 
-INTERFACE = 4
+INTERFACE = 5
 """Of the C functions; a library of another interface is not used."""
 FOLDER = Path(__file__).parent / "built"
 """Where the build puts the libraries."""
@@ -147,6 +147,8 @@ def load(path: Path) -> ctypes.CDLL:
         "hmc_states": (None, [c_void_p, c_void_p, c_void_p]),
         "hmc_collect": (c_int32, [c_void_p, c_int32, c_void_p, c_int32, c_int32, *[c_void_p] * 5]),
         "hmc_step": (c_int32, [c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_int32]),
+        "hmc_rank": (c_int32, [c_void_p, *[c_int32] * 4, c_void_p, c_void_p]),
+        "hmc_exp": (None, [c_void_p, c_int64]),
         "hmc_reorder": (c_int32, [c_void_p, c_void_p]),
     }
     holding = ctypes.PyDLL(str(path))

@@ -187,6 +187,34 @@ int hmc_best(hmc_batch *batch, int32_t wanted) {
   return 0;
 }
 
+int hmc_rank(const float *logits, int32_t rows, int32_t width, int32_t block, int32_t wanted, int32_t *ids,
+             float *sums) {
+  if (rows < 0 || width < 1 || block < 1 || wanted < 1 || wanted > width) return HMC_BAD_ARGUMENT;
+  float *found = malloc((size_t)wanted * 4);
+  if (!found) return HMC_NO_MEMORY;
+  for (int r = 0; r < rows; r++, logits += width, ids += wanted) {
+    best_list best = {found, ids, 0, wanted};
+    exponentials sum = {-INFINITY, 0};
+    for (int first = 0; first < width; first += block) {
+      const int n = first + block < width ? block : width - first;
+      find_best(&best, logits + first, n, first);
+      add_block(&sum, logits + first, n);
+    }
+    sums[r] = log_of(sum);
+  }
+  free(found);
+  return 0;
+}
+
+void hmc_exp(float *values, int64_t count) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const f8 found = exp8(load8(values + i));
+    memcpy(values + i, &found, sizeof found);
+  }
+  for (; i < count; i++) values[i] = exp1(values[i]);
+}
+
 /* ---- all logits ---- */
 
 /* Products with the lists of this part's sentences. */

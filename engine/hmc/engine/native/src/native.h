@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define HMC_INTERFACE 4
+#define HMC_INTERFACE 5
 #define HMC_MOST_ROWS 16 /* hypotheses of a sentence */
 #define HMC_MOST_WIDTH 256 /* of a head */
 
@@ -115,6 +115,13 @@ int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *sentences,
    in a level with lists at least the longest list, and logits are of a row's list, −∞ behind its end. attention: weights
    over source positions of every AttendSource in order, [rows of all, heads, longest]; NULL: not wanted. */
 int hmc_step(hmc_batch *batch, const int32_t *tokens, float *logits, int32_t width, float *attention, int32_t longest);
+
+/* Of each row of logits [rows, width], in blocks: the places of the `wanted` largest, the largest first and of equal ones
+   the first → ids [rows, wanted]; and the log of the sum of exponentials → sums [rows]. */
+int hmc_rank(const float *logits, int32_t rows, int32_t width, int32_t block, int32_t wanted, int32_t *ids, float *sums);
+
+/* Each value becomes its exponential. */
+void hmc_exp(float *values, int64_t count);
 
 /* Row r continues row parents[r] of the same sentence; numbers of the rows of all. */
 int hmc_reorder(hmc_batch *batch, const int32_t *parents);
