@@ -17,6 +17,8 @@ from tests.serving.fakes import GUARD_S, FakeClock, eventually
 from hmc.artifact import read_manifest
 from hmc.artifact.bundle.manifest import VARIANTS
 from hmc.artifact.errors import OverloadedError, UnavailableError
+from hmc.engine.decoding.constraints import Constraints
+from hmc.engine.decoding.job import EncodedSentence
 from hmc.engine.decoding.sampling import GREATEST, uniforms
 from hmc.engine.requests.caller import Priority
 from hmc.engine.requests.work import BatchLoad
@@ -206,3 +208,31 @@ def test_a_call_that_waits_for_space_is_made_when_there_is_some_or_at_the_end(en
     assert ended.is_set()
     with pytest.raises(UnavailableError, match="shutting down"):
         engine.submit(SOURCE, PLAIN, priority=Priority.BULK)
+
+
+def test_sentences_that_are_queued_together_are_as_if_alone(engine: Engine) -> None:
+    """Of several lengths, with and without constraints, with options that are planned for each and for all."""
+    sources = [[*range(5, 5 + length), 0] for length in (1, 3, 3, 8)]
+    prefixed = Constraints((7, 9))
+    for options in (PLAIN, GREEDY, SAMPLED, DecodeOptions(max_length=20, alignment=True)):
+        planner = engine.planner(options)
+        sentences = [EncodedSentence(source) for source in sources]
+        sentences.append(EncodedSentence(SOURCE, prefixed))
+        sentences.append(EncodedSentence(SOURCE, finish=lambda found: len(found.hypotheses)))
+        together = engine.submit_all([planner.job(sentence) for sentence in sentences])
+        for sentence, future in zip(sentences[:-1], together, strict=False):
+            alone = engine.submit(sentence.source, options, sentence.constraints)
+            assert future.result(GUARD_S).hypotheses == alone.result(GUARD_S).hypotheses
+        assert together[-1].result(GUARD_S) == options.n_best
+    assert engine.submit_all([]) == []
+
+
+def test_sentences_that_find_no_room_together_leave_the_queue(busy: Engine) -> None:
+    waiting = busy.pending
+    planner = busy.planner(PLAIN)
+    room = busy.queue.size - len(busy.queue)
+    jobs = [planner.job(EncodedSentence(SOURCE)) for _ in range(room + 1 + busy.queue.size)]
+    with pytest.raises(OverloadedError):
+        busy.submit_all(jobs)
+    assert all(job.future.cancelled() for job in jobs[:room])
+    assert busy.pending == waiting
