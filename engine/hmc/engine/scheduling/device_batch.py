@@ -27,8 +27,8 @@ from hmc.engine.runtime.sessions import LevelSessions
 from hmc.engine.scheduling.batch import Outcome
 
 EVERY, AT_MOST = 4, 8
-"""Steps after which the host looks whether searches have ended: usually, and at most if none can have ended. Looking
-costs the device a part of a step, because it has nothing to do meanwhile. Looking late keeps slots in vain."""
+"""Steps between two checks for finished searches: the usual number, and the largest while no search can have finished.
+A check costs part of a step, because the device idles. Checking rarely leaves finished sentences in their slots."""
 NEVER = np.iinfo(np.int64).max
 
 

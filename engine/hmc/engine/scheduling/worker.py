@@ -27,10 +27,10 @@ from hmc.engine.scheduling.scheduler import Plan, Scheduler
 log = logging.getLogger(__name__)
 
 FAILURES = 3
-"""Batches that fail, and sentences whose score is not finite, in a row after which the level has failed."""
+"""The level fails after this many consecutive failed batches or non-finite scores."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Seconds that a worker waits after its second failure in a row; they double with each further failure, up to the
-second number. A sentence in the queue ends the pause."""
+"""Seconds of a worker's pause after its second consecutive failure, and the longest pause. Each further failure doubles
+the pause. A new sentence in the queue ends it."""
 
 
 class Worker(threading.Thread):

@@ -95,7 +95,7 @@ class Retirement:
 
 
 class Residency:
-    """The loaded levels of one host, as those who need their memory see them.
+    """The eviction view of a host's loaded levels.
 
     A level is idle if no request uses it or waits for it, and if it is not one that stays loaded.
     """

@@ -118,12 +118,12 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """What layers of both stacks have: they can be gated, and removed, as a whole."""
+    """Base of encoder and decoder layers. A layer can be gated or removed as a whole."""
 
     gate: Gate
     """Its value z makes the layer's output x + z (f(x) - x), where f is the layer: all of it, or nothing."""
     removed: bool
-    """Whether the layer is there in name only: its output is its input, and its weights are nobody's."""
+    """Whether the layer was removed: it is then an identity layer without weights."""
 
     def __init__(self, pre_norm: bool = False) -> None:
         super().__init__()
