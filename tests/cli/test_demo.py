@@ -94,7 +94,9 @@ def test_the_embedded_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(demo_steps, "CALIBRATION", few)
     monkeypatch.setattr(demo_steps, "PRECISIONS", ("int8",))
     demo = demo_steps.Demo(demo_steps.CHECKPOINT, demo_steps.LEVELS, demo_steps.FAST, tmp_path / "out")
-    levels = demo.compile(lambda _: None).levels
+    begun, expected = list[str](), list[int]()
+    levels = demo.compile(begun.append, expected.append).levels
+    assert expected == [len(begun)]
     assert [level.heads for level in levels] == [144, 75, 58, 36, 45]
     _, examples = demo.translate()
     for example in examples:

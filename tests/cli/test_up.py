@@ -40,6 +40,38 @@ def test_a_second_run_repeats_nothing(hmc: Hmc, opus: Path, tmp_path: Path) -> N
     assert [level.name for level in validate(Path(steps(second.stdout)[-1]["folder"])).levels] == ["full"]
 
 
+def test_a_terminal_gets_bars_and_a_line_a_step(
+    hmc: Hmc, opus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = write_lines(tmp_path / "text.en", SENTENCES)
+    generation = opus / "generation_config.json"
+    generation.write_text(json.dumps(json.loads(generation.read_text()) | {"num_beams": 5}))
+    out = tmp_path / "out"
+    shown = done(hmc("up", opus, "-o", out, "--no-serve", "--source", text)).stderr
+    [imported] = out.glob("imported-*")
+    assert re.search(rf"50% writing {re.escape(str(imported))}", shown.replace("\n", ""))
+    assert re.search(r"\d+% full-int8: .* left: ", shown)
+    assert "% validate" in shown  # the last step of compiling
+    assert re.search(r"\d+% full-int8: quality at beam 4.* left: ", shown)
+    lines = [line for line in re.sub(r"\x1b\[[?\d;]*[a-zA-Z]|\r", "", shown).splitlines() if " left: " not in line]
+    names = [name for line in lines for name in ("import", "compile", "measure") if line.startswith(f"{name}: ")]
+    assert names == ["import", "compile", "measure"]
+    assert "defaults that HMC does not apply itself: beam_size 5" in shown
+
+
+def test_importing_has_a_bar_on_a_terminal_alone(
+    hmc: Hmc, opus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert done(hmc("import", opus, "-o", tmp_path / "one")).stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = done(hmc("import", opus, "-o", tmp_path / "two")).stderr
+    assert "50% writing" in shown
+    assert " left: " in shown
+
+
 def test_steps_within_the_model_are_no_part_of_it(hmc: Hmc, opus: Path) -> None:
     runs = [steps(hmc("up", opus, "-o", opus / "out", "--no-serve", "--json").stdout) for _ in range(2)]
     assert [step["kept"] for step in runs[1]] == [True, True]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hmc.benchmark.report.results import Report
-    from hmc.cli.common.progress import Steps as Progress
     from hmc.cli.demo_steps import Example
+    from hmc.pipelines.progress import Steps
 
 NEEDED = ("onnx", "onnx_ir", "ml_dtypes")
 """Modules that the demo imports and that a base installation lacks. The extra `demo` installs them."""
@@ -51,7 +51,7 @@ def command(
         demo = Demo(checkpoint, checkpoint, None, out, demo_steps.SIZE)
     steps = TimedSteps(console)
     with steps.step("Compile one model into several levels") as progress:
-        manifest = demo.compile(progress)
+        manifest = demo.compile(progress, progress.expect)
     steps.note(f"   {len(manifest.levels)} levels in {demo.bundle}: fewer heads or layers, fp32 and int8")
     with steps.step("Serve them on one port, and translate at each level"):
         address, examples = demo.translate()
@@ -88,18 +88,17 @@ class TimedSteps:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def step(self, what: str) -> Iterator[Progress]:
+    def step(self, what: str) -> Iterator[Steps]:
         """Prints the step and, at its end, its duration. Yields a function that shows progress on a terminal."""
         import time
 
-        from hmc.cli.common.progress import Steps as Progress
         from hmc.cli.common.progress import steps
 
         number = len(self.seconds) + 1
         start = time.perf_counter()
         self.note(f"{number}. {what} …")
-        with steps(self.console) as progress:
-            yield progress if self.console.is_terminal else Progress(lambda _: None)
+        with steps(self.console, log=False) as progress:
+            yield progress
         self.seconds[what] = time.perf_counter() - start
         self.note(f"   done in {self.seconds[what]:.1f} s")
 

@@ -18,7 +18,7 @@ from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.cli.common.outputs import check_run_folder
 from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler.bundle.writer import compile_bundle, progress_steps
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -80,8 +80,11 @@ class Demo:
         """The bundle that the first step compiles."""
         return self.out / "bundle"
 
-    def compile(self, progress: Progress) -> Manifest:
-        """Compiles every level at every precision. int8 is calibrated on sentences outside the test set."""
+    def compile(self, progress: Progress, expect: Callable[[int], None] = lambda _: None) -> Manifest:
+        """Compiles every level at every precision. int8 is calibrated on sentences outside the test set.
+
+        progress: called when a step begins. expect: called before, with the number of steps.
+        """
         given = [path for path in (self.checkpoint, self.levels, self.fast) if path]
         if missing := next((path for path in given if not path.is_dir()), None):
             raise InvalidRequestError(
@@ -92,8 +95,10 @@ class Demo:
             if (self.out / name).exists() and not (self.bundle / MANIFEST).is_file():
                 raise InvalidRequestError(f"--out {self.out} holds {name}, which no demo wrote; choose another folder")
         fast = [LevelRequest(self.fast, name="fast")] if self.fast else []
+        requests = [LevelRequest(self.checkpoint), *(LevelRequest(self.levels, heads) for heads in HEADS), *fast]
+        expect(progress_steps(len(requests), PRECISIONS))
         return compile_bundle(
-            [LevelRequest(self.checkpoint), *(LevelRequest(self.levels, heads) for heads in HEADS), *fast],
+            requests,
             self.bundle,
             precisions=PRECISIONS,
             calibration=read_sentences(CALIBRATION),

@@ -39,15 +39,21 @@ def command(
     from hmc.artifact.storage.formats import check_replaceable
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.outputs import say_replaced
+    from hmc.cli.common.progress import steps
     from hmc.pipelines.importing import import_model, located, lossy_note, notes_of
 
-    found = located(model, revision, partial(note, open_console(stderr=True)))
+    console = open_console(stderr=True)
+    found = located(model, revision, partial(note, console))
     check_replaceable(out, FORMAT, [found.path])
     say_replaced(out)
-    checkpoint = import_model(found.path, source_language=source_language, target_language=target_language)
-    if found.revision:
-        checkpoint.config.provenance.update({"from": model, "revision": found.revision})
-    save_checkpoint(checkpoint, out)
+    with steps(console, log=False) as step:
+        step.expect(2)
+        step(f"reading {found.path}")
+        checkpoint = import_model(found.path, source_language=source_language, target_language=target_language)
+        if found.revision:
+            checkpoint.config.provenance.update({"from": model, "revision": found.revision})
+        step(f"writing {out}")
+        save_checkpoint(checkpoint, out)
     config, arch = checkpoint.config, checkpoint.architecture
     decoding = config.provenance["generation"]
     result = {

@@ -135,12 +135,10 @@ def command(
             typer.echo(json.dumps({"step": step.name, "folder": str(step.folder), "kept": step.kept}))
         else:
             note(console, f"{step.name}: {step.folder}{' (from an earlier run)' if step.kept else ''}")
-        if step.said:
-            note(console, step.said)
 
     kept = f"the steps in {out} that are finished are kept; the same command goes on after them"
-    with stoppable(lambda: kept), translating(console) as (report, progress):
-        bundle = bring_up(settings, done, progress, report)
+    with stoppable(lambda: kept):
+        bundle = bring_up(settings, done, partial(note, console), partial(translating, console))
     manifest = read_manifest(bundle)
     if len(manifest.levels) > 1:
         note(console, why_default(manifest))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,6 +33,28 @@ Step = Callable[[str], None]
 
 def silent(_: object) -> None:
     """Reports nothing."""
+
+
+class Steps:
+    """Call it with a description of each step when it begins."""
+
+    def __init__(self, begin: Step, expect: Callable[[int], None] = silent) -> None:
+        """begin: shows a step. expect: shows how many steps follow, from the next one on."""
+        self._begin = begin
+        self.expect = expect
+
+    def __call__(self, text: str) -> None:
+        """A step begins."""
+        self._begin(text)
+
+
+Phase = Callable[[], AbstractContextManager[tuple[Report, Steps]]]
+"""Opens progress: a function to call with how far a job is, and one with a description of each step."""
+
+
+def quiet() -> AbstractContextManager[tuple[Report, Steps]]:
+    """A phase whose progress goes nowhere."""
+    return nullcontext((silent, Steps(silent)))
 
 
 class Meter:

@@ -31,9 +31,9 @@ from hmc.benchmark.measure.levels import runs_here
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.compiler.bundle.requests import LevelRequest, read_calibration
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler.bundle.writer import compile_bundle, progress_steps
 from hmc.pipelines.importing import import_model, notes_of
-from hmc.pipelines.progress import Report, Step, silent
+from hmc.pipelines.progress import Phase, Report, Step, quiet, silent
 
 ROUNDS, TIMED = 3, 32
 """Times that each level translates the timed sentences, and their number."""
@@ -87,39 +87,45 @@ class StepDone:
     folder: Path
     kept: bool
     """Whether an earlier run had done it."""
-    said: str = ""
-    """What its result means, in a sentence."""
 
 
 Announce = Callable[[StepDone], None]
 
 
-def bring_up(settings: UpSettings, done: Announce = silent, step: Step = silent, report: Report = silent) -> Path:
+def bring_up(settings: UpSettings, done: Announce = silent, say: Step = silent, phase: Phase = quiet) -> Path:
     """Does what is missing, and returns the bundle.
 
-    done: called after each step. step, report: progress within a step. Raises as `import_model`, `prune` and
-    `compile_bundle`; what was finished before stays, and the next run goes on there.
+    done: called after each step. say: called with lines for the user. phase: opens the progress of a step other than
+    training, which has its own. Raises as `import_model`, `prune` and `compile_bundle`; what was finished before stays,
+    and the next run goes on there.
     """
-    checkpoint = _imported(settings, done, step)
+    checkpoint = _imported(settings, done, say, phase)
     pruned: list[Path] = []
     measured_on = settings.test_set
     if settings.target_heads:
-        pruned, held_out = _pruned(settings, checkpoint, done, step, report)
+        pruned, held_out = _pruned(settings, checkpoint, done, say, phase)
         measured_on = measured_on or held_out
-    bundle = _compiled(settings, checkpoint, pruned, done, step)
+    bundle = _compiled(settings, checkpoint, pruned, done, phase)
     name = None if settings.test_set is not None else OWN
     if measured_on is None and settings.sources:
         try:
-            measured_on = _translated(settings, checkpoint, report, step)
+            with phase() as (report, step):
+                measured_on = _translated(settings, checkpoint, report, step)
         except InvalidRequestError as error:  # such as lines without the token of a target language
-            done(StepDone("measure", bundle, kept=False, said=f"No quality and no times are recorded: {error}"))
+            done(StepDone("measure", bundle, kept=False))
+            say(f"No quality and no times are recorded: {error}")
         name = OWN_FP32
     if measured_on is not None:
-        _measured(bundle, measured_on, name, done, step)
+        _measured(bundle, measured_on, name, done, phase)
+        if name is not None:
+            say(
+                f"The levels' BLEU is their agreement with {AGREEMENT[name]}, not BLEU against people; --eval SRC REF "
+                "measures that."
+            )
     return bundle
 
 
-def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
+def _imported(settings: UpSettings, done: Announce, say: Step, phase: Phase) -> Path:
     if FORMAT.is_at(settings.model):
         if any(settings.languages):
             raise InvalidRequestError(
@@ -127,25 +133,28 @@ def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
                 "--target-language"
             )
         return settings.model
-    step(f"reading {settings.model}")
     model, weights = settings.model, ""
     if model.is_file() and model.suffix != ".zip":  # the folder is read too
         model, weights = model.parent, model.name
-    key = digest_of(_files(model, settings.out), [*settings.languages, weights])
-    folder = settings.out / f"imported-{key}"
-    kept = FORMAT.is_at(folder)
-    if not kept:
-        source, target = settings.languages
-        checkpoint = import_model(settings.model, source_language=source, target_language=target)
-        save_checkpoint(checkpoint, folder)
-    for said in notes_of(read_config(folder)):
-        step(said)
+    with phase() as (_, step):
+        step.expect(2)
+        step(f"reading {settings.model}")
+        key = digest_of(_files(model, settings.out), [*settings.languages, weights])
+        folder = settings.out / f"imported-{key}"
+        kept = FORMAT.is_at(folder)
+        if not kept:
+            source, target = settings.languages
+            checkpoint = import_model(settings.model, source_language=source, target_language=target)
+            step(f"writing {folder}")
+            save_checkpoint(checkpoint, folder)
+    for note in notes_of(read_config(folder)):
+        say(note)
     done(StepDone("import", folder, kept))
     return folder
 
 
 def _pruned(
-    settings: UpSettings, checkpoint: Path, done: Announce, step: Step, report: Report
+    settings: UpSettings, checkpoint: Path, done: Announce, say: Step, phase: Phase
 ) -> tuple[list[Path], tuple[Path, Path] | None]:
     """The pruned checkpoints, and the text that pruning held out, with the unpruned model's translations."""
     from hmc.pipelines.distillation.results import DEV
@@ -166,12 +175,13 @@ def _pruned(
         if settings.prune_steps is not None:
             updates = {"close_steps": settings.prune_steps, "recover_steps": settings.prune_steps}
             options = PruneSettings.model_validate(updates)
-        text = translate_for_pruning(
-            checkpoint, settings.sources, folder, targets, (), options, report=report, step=step
-        )
-        for line in text.losses():
-            step(line)
-        step("pruning")
+        with phase() as (report, step):
+            text = translate_for_pruning(
+                checkpoint, settings.sources, folder, targets, (), options, report=report, step=step
+            )
+            for line in text.losses():
+                say(line)
+            step("pruning")
         written = prune(checkpoint, targets, [text.corpus()], text.dev_corpus(), folder, options)
         names = [path.relative_to(folder).as_posix() for path in written]
         write_whole(marker, json.dumps(names) + "\n")
@@ -180,7 +190,7 @@ def _pruned(
     return written, (source, target) if source.is_file() and target.is_file() else None
 
 
-def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: Announce, step: Step) -> Path:
+def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: Announce, phase: Phase) -> Path:
     precisions: tuple[Precision, ...] = settings.precisions or (("int8",) if settings.sources else ("fp32",))
     texts = settings.sources[:1]
     files = chain.from_iterable(_files(path, settings.out) for path in (checkpoint, *pruned))
@@ -191,13 +201,11 @@ def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: 
     if kept and (problems := bundle_problems(folder)):
         raise InvalidArtifactError(f"bundle {folder}", problems, "Delete this folder, and give the same command again.")
     if not kept:
-        compile_bundle(
-            [LevelRequest(path) for path in (checkpoint, *pruned)],
-            folder,
-            precisions=precisions,
-            calibration=read_calibration(texts[0]) if texts else (),
-            progress=step,
-        )
+        requests = [LevelRequest(path) for path in (checkpoint, *pruned)]
+        calibration = read_calibration(texts[0]) if texts else ()
+        with phase() as (_, step):
+            step.expect(progress_steps(len(requests), precisions))
+            compile_bundle(requests, folder, precisions=precisions, calibration=calibration, progress=step)
     done(StepDone("compile", folder, kept))
     return folder
 
@@ -230,7 +238,7 @@ def _translated(settings: UpSettings, checkpoint: Path, report: Report, step: St
     return source, target
 
 
-def _measured(bundle: Path, text: tuple[Path, Path], name: str | None, done: Announce, step: Step) -> None:
+def _measured(bundle: Path, text: tuple[Path, Path], name: str | None, done: Announce, phase: Phase) -> None:
     """Records quality and the latency of single sentences in the bundle. name: of the test set; None: that of its
     file."""
     levels = [level for level in read_manifest(bundle).levels if runs_here(level.precision)]
@@ -248,14 +256,9 @@ def _measured(bundle: Path, text: tuple[Path, Path], name: str | None, done: Ann
             memory=False,
             test_set_name=name,
         )
-        record(bundle, run_benchmark(settings, progress=step))
-    said = ""
-    if name is not None:
-        said = (
-            f"The levels' BLEU is their agreement with {AGREEMENT[name]}, not BLEU against people; --eval SRC REF "
-            "measures that."
-        )
-    done(StepDone("measure", bundle, kept, said))
+        with phase() as (_, step):
+            record(bundle, run_benchmark(settings, progress=step, expect=step.expect))
+    done(StepDone("measure", bundle, kept))
 
 
 def digest_of(files: Iterator[Path] | tuple[Path, ...], options: Any) -> str:

@@ -7,7 +7,7 @@ import re
 
 from rich.console import Console
 
-from hmc.cli.common.progress import EVERY, level_steps, translating
+from hmc.cli.common.progress import EVERY, level_steps, steps, translating
 from hmc.pipelines import Progress
 
 
@@ -50,3 +50,33 @@ def test_a_log_has_a_line_a_level() -> None:
         for now in ("full: author graphs", "full: write level", "h12: author graphs", "validate"):
             step(now)
     assert capture.get() == "full\nh12\nvalidate\n"
+
+
+def test_a_bar_begins_anew_with_each_total() -> None:
+    console = Console(force_terminal=True, no_color=True, width=120)
+    with console.capture() as capture, translating(console) as (report, step):
+        step.expect(2)
+        for text in ("reading", "writing", "more than was expected"):
+            step(text)
+        report(Progress(300, 1000, 0.0))
+        report(Progress(500, 1000, 50.0))
+        step("counting")
+    shown = capture.get()
+    for said in (
+        "  0% reading",
+        " 50% writing",
+        "  more than was",
+        " 30% translating 300 of 1,000 ",
+        " 50% translating 500 of 1,000  50 lines/s",
+        "  counting",
+    ):
+        assert said in shown, shown
+    assert "100%" not in shown
+
+
+def test_a_log_may_do_without_steps() -> None:
+    console = Console(width=120)
+    with console.capture() as capture, steps(console, log=False) as step:
+        step.expect(1)
+        step("reading")
+    assert capture.get() == ""

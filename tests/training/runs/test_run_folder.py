@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -119,3 +120,33 @@ def test_a_resumed_run_logs_each_update_once_and_leaves_other_logs(tmp_path: Pat
         for name in ("log.jsonl", "log-nested.jsonl")
     }
     assert logged == {"log.jsonl": [1, 2, 3, 4], "log-nested.jsonl": [1, 2]}
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_terminal_gets_details_with_verbose_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, verbose: bool
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    logger = logging.getLogger("hmc")
+    level = logger.level
+    logger.setLevel(logging.DEBUG if verbose else logging.NOTSET)
+    with RunLog("prune", tmp_path, 4) as log:
+        logger.setLevel(level)
+        log.detail("dev text: 4 sentence pairs")
+        log.say("after, 12 heads: dev BLEU 30.00")
+        log.say_warnings(["much is left out"])
+        log.report(2, {"loss": 1.5, "rate": 0.25})
+    shown = capsys.readouterr().err
+    assert ("dev text: 4 sentence pairs" in shown, "rate 0.25" in shown) == (verbose, verbose)
+    for said in ("after, 12 heads: dev BLEU 30.00", "warning: much is left out", "loss 1.5", " 50%", "left:"):
+        assert said in shown
+
+
+def test_a_log_gets_details(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunLog("prune", tmp_path, 4) as log:
+        log.detail("dev text: 4 sentence pairs")
+        log.report(2, {"loss": 1.5, "rate": 0.25})
+    shown = capsys.readouterr().err
+    assert "dev text: 4 sentence pairs\nprune 2/4  loss 1.5  rate 0.25" in shown

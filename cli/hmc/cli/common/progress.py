@@ -10,48 +10,45 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hmc.pipelines.progress import Steps, silent
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bars
     from rich.progress import ProgressColumn
 
     from hmc.pipelines.progress import Progress
 
 EVERY = 30.0
 """Seconds between two lines in a log."""
-
-
-class Steps:
-    """Call it with a description of each step when it begins."""
-
-    def __init__(self, begin: Callable[[str], None], expect: Callable[[int], None] = lambda _: None) -> None:
-        """begin: shows a step. expect: shows how many there will be."""
-        self._begin = begin
-        self.expect = expect
-
-    def __call__(self, text: str) -> None:
-        """A step begins."""
-        self._begin(text)
+LONG = 86_400.0
+"""Seconds whose steps count for the time left: all of them, however long a step takes."""
 
 
 @contextmanager
-def steps(console: Console) -> Iterator[Steps]:
+def steps(console: Console, *, log: bool = True) -> Iterator[Steps]:
     """Yields what shows steps. On a terminal it is a bar. It shows the share and the time left once `expect` was called
-    with the number of steps."""
-    from rich.progress import Progress
+    with the number of steps. log: whether a log gets a line for each step."""
+    if not (log or console.is_terminal):
+        yield Steps(silent)
+        return
+    with translating(console) as (_, step):
+        yield step
+
+
+@contextmanager
+def translating(
+    console: Console, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[Callable[[Progress], None], Steps]]:
+    """Yields two functions: one to call with the progress, one with a description of each step before it."""
+    from rich.progress import Progress as Bars
 
     if not console.is_terminal:
-        yield Steps(lambda text: _print(console, text))
+        yield _lines(console, clock), Steps(lambda text: _print(console, text))
         return
-    with Progress(*_columns(), console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=None)
-        begun = 0
-
-        def begin(text: str) -> None:
-            nonlocal begun
-            progress.update(task, description=text, completed=begun)
-            begun += 1
-
-        yield Steps(begin, lambda total: progress.update(task, total=total))
+    with Bars(*_columns(), console=console, transient=True, speed_estimate_period=LONG) as bars:
+        bar = _Bar(bars)
+        yield bar.report, Steps(bar.step, bar.expect)
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
@@ -62,30 +59,42 @@ def _columns() -> tuple[ProgressColumn, ...]:
     return BarColumn(), TaskProgressColumn(), text, TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
 
 
-@contextmanager
-def translating(
-    console: Console, clock: Callable[[], float] = time.monotonic
-) -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """Yields two functions: one to call with the progress, one with a description of each step before it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bars
+class _Bar:
+    """The bar of a terminal. It begins anew with everything that has a total of its own."""
 
-    if not console.is_terminal:
-        yield _lines(console, clock), lambda text: _print(console, text)
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
-    )  # fmt: skip
-    with Bars(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("starting", total=None, status="")
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task = bars.add_task("starting", total=None)
+        self._total: int | None = None
+        self._begun = 0
+        self._counts_lines = False
 
-        def report(found: Progress) -> None:
-            bars.update(
-                task, description="translating", completed=found.lines, total=found.total, status=_status(found)
-            )
+    def expect(self, total: int) -> None:
+        """As many steps follow."""
+        self._begin_anew(self._bars.tasks[0].description, total)
 
-        yield report, lambda text: bars.update(task, description=text)
+    def step(self, text: str) -> None:
+        """A step begins. Its share is not known where no total was given, or more steps than that have begun."""
+        if self._counts_lines or self._begun == self._total:
+            self._begin_anew(text, None)
+        self._bars.update(self._task, description=text, completed=self._begun, refresh=True)
+        self._begun += 1
+
+    def report(self, progress: Progress) -> None:
+        """Lines are translated. Those of an earlier run have no part in the time left."""
+        speed = f"  {progress.lines_per_second:,.0f} lines/s" if progress.lines_per_second else ""
+        text = f"translating {progress.lines:,} of {progress.total:,}{speed}"
+        if not self._counts_lines or not progress.lines_per_second:
+            self._begin_anew(text, progress.total)
+            self._counts_lines = True
+        self._bars.update(self._task, description=text, completed=progress.lines, refresh=True)
+
+    def _begin_anew(self, text: str, total: int | None) -> None:
+        self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(text, total=total)
+        self._total = total
+        self._begun = 0
+        self._counts_lines = False
 
 
 def _lines(console: Console, clock: Callable[[], float]) -> Callable[[Progress], None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,8 +24,8 @@ from hmc.benchmark.budget.latency_table import (
     time_levels,
 )
 from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
-from hmc.pipelines.progress import Report, Step, silent
+from hmc.compiler.bundle.writer import compile_bundle, progress_steps
+from hmc.pipelines.progress import Phase, Steps, quiet
 from hmc.pipelines.pruning.text import translate_for_pruning
 from hmc.training.data.parallel_text import read_pairs
 from hmc.training.pruning.control import compared, train_control
@@ -40,14 +39,6 @@ TABLE, REPORT, BUNDLE = "latency.json", "latency-report.json", "bundle"
 """What the run folder has beside the checkpoints: the table, what was reached, and the levels to serve."""
 SENTENCES = 256
 """Source sentences that models are calibrated on; the first of them are timed."""
-
-Phase = Callable[[], AbstractContextManager[tuple[Report, Step]]]
-"""Opens progress: a function to call with how far a job is, and one with a description of each step."""
-
-
-def quiet() -> AbstractContextManager[tuple[Report, Step]]:
-    """A phase whose progress goes nowhere."""
-    return nullcontext((silent, silent))
 
 
 @dataclass(frozen=True)
@@ -224,11 +215,12 @@ def _measured_levels(
     sentences: Sequence[str],
     serving: Serving,
     table: LatencyTable,
-    step: Step,
+    step: Steps,
 ) -> list[Reached]:
     """Compiles the model and what was made of it into one bundle, and times all levels in turn."""
     paths = {WHOLE: checkpoint} | pruned
     requests = [LevelRequest(path, name=name) for name, path in paths.items()]
+    step.expect(progress_steps(len(requests), (serving.precision,)))
     compile_bundle(requests, out / BUNDLE, precisions=(serving.precision,), calibration=sentences, progress=step)
     manifest = validate(out / BUNDLE)
     names = dict(zip((level.name for level in manifest.levels), paths, strict=True))

@@ -318,7 +318,7 @@ class PruningRun:
                 gates = (self.gates, self.neurons)
                 pruned = pruned_checkpoint(self.source, self.model, gates, self.progress, self.settings, after)
                 save_checkpoint(pruned, self.out / stage.folder)
-                log.say(f"wrote {self.out / stage.folder}")
+                log.detail(f"wrote {self.out / stage.folder}")
 
     # -- parts ---------------------------------------------------------------------------------------------------
 

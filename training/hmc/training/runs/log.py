@@ -1,15 +1,24 @@
-"""The log of a run: a progress bar on a terminal, lines elsewhere; scalars go to TensorBoard and `log.jsonl`."""
+"""The log of a run: a progress bar and few lines on a terminal, all lines elsewhere and with --verbose; scalars go to
+TensorBoard and `log.jsonl`."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from hmc.artifact.storage.files import write_whole
 from hmc.training.data.counts import Limit
@@ -35,13 +44,15 @@ class RunLog:
 
         folder.mkdir(parents=True, exist_ok=True)
         self.console = Console(stderr=True)
+        self.says_all = not self.console.is_terminal or logging.getLogger("hmc").isEnabledFor(logging.DEBUG)
         lines = folder / (f"log-{part}.jsonl" if part else "log.jsonl")
         self.writer = SummaryWriter(str(folder / "tensorboard" / part), purge_step=start + 1)
         _forget_after(start, lines)
         self.lines = lines.open("a", encoding="utf-8")
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(), console=self.console, disable=not self.console.is_terminal,
+            TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"), TextColumn("left:"), TimeRemainingColumn(), console=self.console,
+            disable=not self.console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task(title, total=total, completed=start, status="")
         self.title, self.total, self.start, self.began = title, total, start, time.monotonic()
@@ -69,7 +80,8 @@ class RunLog:
         if not self.active:
             return
         status = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
-        self.bar.update(self.task, completed=step, status=status)
+        short = f"loss {scalars['loss']:.4g}" if "loss" in scalars else ""
+        self.bar.update(self.task, completed=step, status=status if self.says_all else short)
         for name, value in scalars.items():
             self.writer.add_scalar(name, value, step)
         values = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
@@ -85,19 +97,24 @@ class RunLog:
         if self.active:
             self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
+    def detail(self, text: str) -> None:
+        """Prints one line that a terminal gets with --verbose alone."""
+        if self.active and self.says_all:
+            self.say(text)
+
     def say_warnings(self, texts: Sequence[str]) -> None:
         """Prints a line for each text."""
         for text in texts:
             self.say(f"warning: {text}", "yellow")
 
     def say_texts(self, inputs: Inputs, limit: Limit, vocabulary: Vocabulary, positions: int) -> None:
-        """Prints what was read of the training and the dev text, what is left out, and why.
+        """Prints what was read of the training and the dev text, what is left out, and why; warnings in any case.
 
         limit: of training sentences. positions: those of the model.
         """
         counts, dev = inputs.corpus.counts, inputs.dev
-        self.say(f"training text: {counts.summary(limit)}")
-        self.say(f"dev text: {dev.summary()}")
+        self.detail(f"training text: {counts.summary(limit)}")
+        self.detail(f"dev text: {dev.summary()}")
         self.say_warnings([*counts.warnings(limit), *dev.warnings(vocabulary, positions)])
 
 
