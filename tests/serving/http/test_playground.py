@@ -30,6 +30,7 @@ QUIET = [
 ]  # fmt: skip
 FAINT = (Path(__file__).parent / "faint.js").read_text(encoding="utf-8")
 """Finds texts with too little contrast: less than 4.5, or 3 if they are large (WCAG 2.2, 1.4.3)."""
+BOX = "e => [e.clientWidth, e.scrollHeight, e.getBoundingClientRect().x, e.getBoundingClientRect().y]"
 WAIT_MS = 30_000
 expect.set_options(timeout=WAIT_MS)
 
@@ -121,7 +122,7 @@ def test_the_time_of_a_card_is_what_its_level_computed(page: Page) -> None:
     assert sorted(shown) == ["full", "h12", "h5"]
     assert [name for name, _ in asked] == [name for name in shown for _ in range(3)]
     page.get_by_label("English").fill(f"{TEXT} {TEXT}")
-    expect(page.get_by_role("article", name=shown[-1]).locator(".from")).to_have_text(f"{TEXT} {TEXT}")
+    expect(page.locator("#mirror")).to_have_text(f"{TEXT} {TEXT}")
     expect(page.locator("#curl")).to_contain_text(f'{TEXT} {TEXT}"],"level":{{"name":"{shown[-1]}"')
     assert [name for name, _ in asked[9:]] == [name for name in shown for _ in range(2)]
 
@@ -160,16 +161,44 @@ def test_pointing_at_a_word_lights_its_source(page: Page, expected: str) -> None
     page.get_by_label("English").fill(TEXT)
     card = page.get_by_role("article", name="full")
     expect(card.locator(".to")).to_have_text(expected)
-    expect(card.locator(".from")).to_have_text(TEXT)
-    expect(card.locator(".from .lit")).to_have_count(0)
+    source = page.locator("#mirror")
+    expect(source).to_have_text(TEXT)
+    expect(source.locator(".lit")).to_have_count(0)
     card.locator(".to .word").first.hover()
-    expect(card.locator(".from .lit").first).to_be_visible()
+    expect(source.locator(".lit").first).to_be_visible()
     weights = [
-        float(found.evaluate("e => e.style.getPropertyValue('--weight')")) for found in card.locator(".from .lit").all()
+        float(found.evaluate("e => e.style.getPropertyValue('--weight')")) for found in source.locator(".lit").all()
     ]
     assert 0 < max(weights) <= 1
     page.get_by_label("English").hover()
-    expect(card.locator(".from .lit")).to_have_count(0)
+    expect(source.locator(".lit")).to_have_count(0)
+
+
+def test_the_source_stands_once_and_pointing_at_it_lights_every_card(page: Page) -> None:
+    text = f"{TEXT} {DOCUMENT}" * 3
+    page.get_by_label("English").fill(text)
+    expect(page.locator(".to")).to_have_count(3)
+    expect(page.locator("[aria-busy]")).to_have_count(0)
+    assert not any("A dog runs across" in card.inner_text() for card in page.get_by_role("article").all())
+    mirror = page.locator("#mirror")
+    assert mirror.evaluate("e => e.textContent") == text
+    field, behind = (page.locator(name).evaluate(BOX) for name in ("#text", "#mirror"))
+    assert field == behind  # the same lines at the same place
+    for top in (20, 0):  # the field is higher than what it shows
+        page.locator("#text").evaluate(f"e => e.scrollTo(0, {top})")
+        page.wait_for_function(f"() => mirror.scrollTop === {top} && text.scrollTop === {top}")
+    attended = "cards => cards.map((card) => card.querySelectorAll('.lit').length)"
+    lit = list[list[int]]()
+    for word in mirror.locator(".word").all()[:6]:
+        box = word.bounding_box()
+        assert box
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        lit.append(page.locator(".card").evaluate_all(attended))
+    assert [any(counts) for counts in zip(*lit, strict=True)] == [True, True, True]
+    page.locator("h1").hover()
+    expect(page.locator(".lit")).to_have_count(0)
+    page.get_by_label("English").press_sequentially("A")  # its words are no longer those of the translations
+    assert mirror.evaluate("e => e.textContent") == ""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -181,7 +210,10 @@ def test_it_fits_the_screen_in_both_schemes(browser: Browser, address: str, widt
     page.get_by_label("English").fill(TEXT)
     expect(page.locator(".to")).to_have_count(3)
     assert page.evaluate("() => document.documentElement.scrollWidth") == width
-    page.locator(".from .word, .to .word").evaluate_all(
+    page.locator("#mirror").evaluate(
+        "e => { e.style.color = getComputedStyle(document.getElementById('text')).color; }"
+    )
+    page.locator("#mirror .word, .to .word").evaluate_all(
         "all => all.forEach(e => { e.classList.add('lit'); e.style.setProperty('--weight', 1); })"
     )
     assert page.evaluate(FAINT) == []
@@ -263,14 +295,14 @@ def test_a_document_keeps_its_paragraphs(page: Page) -> None:
     page.get_by_label("English").fill(DOCUMENT)
     card = page.get_by_role("article", name="full")
     expect(card.get_by_text("3 sentences")).to_be_visible()
-    assert card.locator(".from").evaluate("e => e.textContent") == DOCUMENT
+    assert page.locator("#mirror").evaluate("e => e.textContent") == DOCUMENT
     said = card.locator(".to").evaluate("e => e.textContent")
     assert [bool(line.strip()) for line in said.split("\n")] == [True, True, False, True, False]
     assert said.split("\n")[3].startswith("- ")
     words = card.locator(".to .word")
     words.last.hover()  # a word of the last sentence comes from that sentence
     first_of_last = DOCUMENT[: DOCUMENT.index("- ")].split()
-    lit = card.locator(".from .word").evaluate_all("all => all.map((e, i) => e.classList.contains('lit') ? i : -1)")
+    lit = page.locator("#mirror .word").evaluate_all("all => all.map((e, i) => e.classList.contains('lit') ? i : -1)")
     assert max(lit) >= len(first_of_last)
     assert all(index == -1 for index in lit[: len(first_of_last)])
 
@@ -316,7 +348,7 @@ def test_a_model_of_several_target_languages(browser: Browser, multilingual_bund
             said = web.post("/translate", json={"q": TEXT, "source": "en", "target": tag}).json()["translatedText"]
             expect(page.locator(".to").first).to_have_text(said)
         page.locator(".to .word").first.hover()  # the token of the language is no word of the source
-        expect(page.locator(".from .lit").first).to_be_visible()
+        expect(page.locator("#mirror .lit").first).to_be_visible()
         page.context.close()
     assert [one for one in seen if one.startswith("error:")] == []
 
@@ -330,17 +362,24 @@ def test_a_long_text_is_shown_piece_by_piece(browser: Browser, tmp_path: Path, f
         expect(card.get_by_text("60 sentences")).to_be_visible()
         said = card.locator(".to").evaluate("e => e.textContent")
         assert said == " ".join([f"full:{TEXT}", "full:Two men sit on a bench."] * 30)
-        assert card.locator(".from").evaluate("e => e.textContent") == text
+        assert page.locator("#mirror").evaluate("e => e.textContent") == text
         assert any(one.endswith("/v1/document") for one in seen)
         assert not any(one.endswith("/v1/translate") for one in seen)
         page.context.close()
 
 
-def test_a_translation_stands_before_its_source(page: Page) -> None:
+def test_a_phone_says_where_a_word_comes_from(browser: Browser, address: str) -> None:
+    """The source may be off its screen."""
+    page, _ = opened(browser, address, viewport={"width": 360, "height": 640})
     page.get_by_label("English").fill(TEXT)
-    card = page.get_by_role("article", name="full")
-    expect(card.locator(".from")).to_be_visible()
-    assert card.locator(".said p").evaluate_all("all => all.map((one) => one.className)")[:2] == ["to", "from"]
+    page.get_by_role("article").last.locator(".to .word").first.click()
+    said = page.locator("#aligned")
+    expect(said).to_contain_text("%")
+    expect(said).to_be_in_viewport(ratio=1)
+    box = said.bounding_box()
+    assert box
+    assert box["width"] > 300
+    page.context.close()
 
 
 def test_the_last_request_is_shown_as_a_command(page: Page, address: str) -> None:

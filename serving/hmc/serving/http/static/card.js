@@ -2,7 +2,7 @@
 
 import { copy, draw, make } from "./dom.js";
 import { headsMap } from "./heads.js";
-import { reading } from "./reading.js";
+import { Reading } from "./reading.js";
 
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
 
@@ -50,6 +50,7 @@ export class Card {
   // Begins a translation that comes in pieces, and adds one to it.
   begin(languages) {
     this.text = "";
+    this.reading = undefined;
     this.growing = make("p", { class: "to", lang: languages.target });
     this.said.replaceChildren(this.growing, make("span", { class: "shimmer short", "aria-label": "Translating" }));
     this.element.removeAttribute("aria-busy");
@@ -66,8 +67,9 @@ export class Card {
     this.element.removeAttribute("aria-busy");
     const warning = translation.sourceTruncated ? "The end of the text was cut off: it is longer than the model reads."
       : translation.hitMaxLength ? "The translation reached its length limit and may be incomplete." : null;
+    this.reading = new Reading(text, translation, languages.target, this.level.name);
     this.said.replaceChildren(
-      ...reading(text, translation, { ...languages, level: this.level.name }),
+      this.reading.element,
       ...(translation.segments?.length > 1 ? [make("p", { class: "quiet sentences" }, `${translation.segments.length} sentences`)] : []),
       ...(warning ? [make("p", { class: "warned" }, warning)] : []));
     this.copy.hidden = !navigator.clipboard; // browsers have it with HTTPS and at localhost only
@@ -87,8 +89,13 @@ export class Card {
     this.took.title = `Computing ${answer.computeMs.toFixed(1)} ms, as the server measured it; it had waited ${answer.queueMs.toFixed(1)} ms before`;
   }
 
+  // Lights the words that come from a word of the source; -1 lights none.
+  light(sourceWord) {
+    this.reading?.lightTargets(sourceWord);
+  }
+
   fail(error, again) {
-    this.text = this.milliseconds = undefined;
+    this.text = this.milliseconds = this.reading = undefined;
     this.copy.hidden = true;
     this.element.removeAttribute("aria-busy");
     this.took.querySelector("dd").textContent = "–";

@@ -5,6 +5,7 @@ import { Card } from "./card.js";
 import { byId, copy, language, make } from "./dom.js";
 import { headsPerLayer } from "./heads.js";
 import { Picker } from "./picker.js";
+import { watchSource } from "./source.js";
 
 const PAUSE_MS = 350; // a text is translated when nothing was typed for so long
 const LONG = 300; // a text with more characters is shown piece by piece, and timed once
@@ -180,6 +181,7 @@ byId("token-form").addEventListener("submit", (event) => {
   open();
 });
 text.addEventListener("input", translateSoon);
+watchSource((word) => { for (const card of cards.values()) card.light(word); });
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translateAll();
 });

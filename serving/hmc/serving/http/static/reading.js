@@ -1,77 +1,75 @@
-// A translation, and below it its source: pointing at a word, or moving to it by keyboard, shows where it comes from.
+// A translation: pointing at a word, or moving to it by keyboard, shows in the source where it comes from.
 
 import { byId, make } from "./dom.js";
+import { clearSource, showSource, sourceWord } from "./source.js";
 import { align } from "./words.js";
 
 const SHOWN = 0.08; // smaller shares are not shown
 
-export function reading(text, translation, { source, target, level }) {
-  const { source: from, target: to, weights } = align(text, translation);
-  const sourceWords = new Map(), targetWords = [];
-  const read = make("p", { class: "from", lang: source, "aria-label": "Source" }, ...from.map((span) => {
-    const word = make("span", span.word < 0 ? {} : { class: "word" }, span.text);
-    if (span.word >= 0) {
-      sourceWords.set(span.word, word);
-      word.addEventListener("pointerenter", () => lightTargets(span.word));
-      word.addEventListener("pointerleave", clear);
-    }
-    return word;
-  }));
-  const said = make("p", {
-    class: "to", lang: target, role: "group", "aria-label": `Translation at level ${level}. Arrow keys move between words.`,
-  }, ...to.map((span) => {
-    const word = make("span", span.word < 0 ? {} : { class: "word", tabindex: targetWords.length ? -1 : 0 }, span.text);
-    if (span.word >= 0) {
-      const index = targetWords.push(word) - 1;
-      word.addEventListener("pointerenter", () => lightSources(index));
-      word.addEventListener("pointerleave", clear);
-      word.addEventListener("focus", () => { lightSources(index); announce(index); });
-      word.addEventListener("blur", clear);
-      word.addEventListener("click", () => word.focus());
-      word.addEventListener("keydown", (event) => move(event, index));
-    }
-    return word;
-  }));
+function light(word, weight) {
+  if (!word || weight < SHOWN) return;
+  word.style.setProperty("--weight", Math.min(1, 0.15 + 0.85 * weight).toFixed(3));
+  word.classList.add("lit");
+}
 
-  function clear() {
-    for (const word of [...sourceWords.values(), ...targetWords]) {
+export class Reading {
+  constructor(text, translation, language, level) {
+    const { source, target, weights } = align(text, translation);
+    this.source = source;
+    this.weights = weights;
+    this.words = [];
+    showSource(source);
+    this.element = make("p", {
+      class: "to", lang: language, role: "group", "aria-label": `Translation at level ${level}. Arrow keys move between words.`,
+    }, ...target.map((span) => (span.word < 0 ? make("span", {}, span.text) : this.word(span.text))));
+  }
+
+  word(text) {
+    const index = this.words.length;
+    const word = make("span", { class: "word", tabindex: index ? -1 : 0 }, text);
+    this.words.push(word);
+    word.addEventListener("pointerenter", () => this.lightSources(index));
+    word.addEventListener("pointerleave", () => this.clear());
+    word.addEventListener("focus", () => { this.lightSources(index); this.announce(index); });
+    word.addEventListener("blur", () => { this.clear(); byId("aligned").textContent = ""; });
+    word.addEventListener("click", () => word.focus());
+    word.addEventListener("keydown", (event) => this.move(event, index));
+    return word;
+  }
+
+  clear() {
+    clearSource();
+    for (const word of this.words) {
       word.style.removeProperty("--weight");
       word.classList.remove("lit", "here");
     }
   }
 
-  function light(word, weight) {
-    if (!word || weight < SHOWN) return;
-    word.style.setProperty("--weight", Math.min(1, 0.15 + 0.85 * weight).toFixed(3));
-    word.classList.add("lit");
+  lightSources(index) {
+    this.clear();
+    showSource(this.source);
+    this.words[index].classList.add("here");
+    for (const [from, weight] of this.weights[index] ?? []) light(sourceWord(from), weight);
   }
 
-  function lightSources(index) {
-    clear();
-    targetWords[index].classList.add("here");
-    for (const [from, weight] of weights[index] ?? []) light(sourceWords.get(from), weight);
+  lightTargets(from) {
+    this.clear();
+    this.words.forEach((word, index) => light(word, this.weights[index]?.get(from) ?? 0));
   }
 
-  function lightTargets(from) {
-    clear();
-    targetWords.forEach((word, index) => light(word, weights[index]?.get(from) ?? 0));
+  announce(index) {
+    const shares = [...(this.weights[index] ?? [])].filter(([from, weight]) => weight >= SHOWN && sourceWord(from)).sort((a, b) => b[1] - a[1]);
+    const named = shares.slice(0, 3).map(([from, weight]) => `${sourceWord(from).textContent} ${Math.round(100 * weight)} %`);
+    byId("aligned").textContent = named.length ? `${this.words[index].textContent}: ${named.join(", ")}` : "";
   }
 
-  function announce(index) {
-    const shares = [...(weights[index] ?? [])].filter(([, weight]) => weight >= SHOWN).sort((a, b) => b[1] - a[1]);
-    const named = shares.slice(0, 3).map(([from, weight]) => `${sourceWords.get(from).textContent} ${Math.round(100 * weight)} %`);
-    byId("aligned").textContent = named.length ? `${targetWords[index].textContent}: ${named.join(", ")}` : "";
-  }
-
-  function move(event, index) {
-    const to = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: targetWords.length - 1 }[event.key];
+  move(event, index) {
+    const to = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: this.words.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    const next = targetWords[Math.min(Math.max(to, 0), targetWords.length - 1)];
-    targetWords[index].tabIndex = -1;
+    const next = this.words[Math.min(Math.max(to, 0), this.words.length - 1)];
+    this.words[index].tabIndex = -1;
     next.tabIndex = 0;
     next.focus();
   }
-
-  return [said, read];
 }
