@@ -229,7 +229,7 @@ class NestedRun(Schedule):
         _, steps, scores = self.selection.choose(score)
         import_tensors(self.model, self.selection.average(steps))
         save_checkpoint(self._checkpoint(scores, sorted(steps)), path)
-        log.say(f"wrote {path}")
+        log.detail(f"wrote {path}")
 
     def _score(self, beam: int) -> LevelScores:
         """Returns dev scores with the heads of each budget open."""
