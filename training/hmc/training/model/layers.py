@@ -123,7 +123,7 @@ class Layer(nn.Module):
     gate: Gate
     """Its value z makes the layer's output x + z (f(x) - x), where f is the layer: all of it, or nothing."""
     removed: bool
-    """Whether the layer was removed: it is then an identity layer without weights."""
+    """Whether the layer was removed: its output is then its input, and its weights are unused and frozen."""
 
     def __init__(self, pre_norm: bool = False) -> None:
         super().__init__()
