@@ -214,7 +214,7 @@ def folder(bundle: Path, once: Once, tmp_path: Path, monkeypatch: pytest.MonkeyP
             copy = tmp_path / name / file.relative_to(bundle)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.hardlink_to(file)
-    pruned = (f"runs/pruned/{name}" for name in ("h72", "h36", "nested", "distilled/checkpoint"))
+    pruned = (f"runs/pruned/{name}" for name in ("h72", "h36", "nested", "control", "distilled/checkpoint"))
     for name in ("CHECKPOINT", "ckpt", "A", "B", "ckpt-ranked", "runs/below/nested", *pruned):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(once(_checkpoint_at))

@@ -1,1 +1,3 @@
-"""Runs step programs: token ids in, token ids out. No service, no PyTorch, no onnx."""
+"""Translates token ids: batches, search, and what runs a level. No service, no PyTorch, no onnx."""
+
+import hmc.artifact  # noqa: F401 - switches off the telemetry of ONNX Runtime, before any module imports it

@@ -60,6 +60,7 @@ def separated(marian: Path, path: Path, seed: int = 0) -> None:
     It translates as before, because only the ids of target tokens have changed.
     """
     shutil.copytree(marian, path, copy_function=shutil.copyfile)
+    path.chmod(0o755)  # the original may be read-only
     vocabulary = json.loads((path / "vocab.json").read_text(encoding="utf-8"))
     fixed = [vocabulary[piece] for piece in ("</s>", "<unk>", "<pad>")]
     order = np.arange(len(vocabulary))  # new id → old id

@@ -35,7 +35,8 @@ def both(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
         pytest.skip("HMC_DATA does not hold marian-en-de and multi30k")
     folder = tmp_path_factory.mktemp("npz")
     theirs, release = folder / "hf", folder / "opus"
-    shutil.copytree(data / "marian-en-de", theirs)
+    shutil.copytree(data / "marian-en-de", theirs, copy_function=shutil.copyfile)
+    theirs.chmod(0o755)  # the original may be read-only
     tensors = load_file(theirs / "model.safetensors")
     pad = import_marian(theirs).architecture.pad_id
     for name, value in tensors.items():

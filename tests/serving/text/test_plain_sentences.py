@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hmc.serving.text.segmentation.pieces import PLAIN_SENTENCE, pieces
+from hmc.serving.text.segmentation.pieces import PLAIN_SENTENCE, has_fractions, pieces, worded
 
 PLAIN = [
     "A man in a gray coat is feeding pigeons.",
@@ -32,3 +32,15 @@ def test_a_plain_sentence_is_one_piece(text: str) -> None:
 @pytest.mark.parametrize("text", NOT_PLAIN)
 def test_other_texts_are_divided_as_they_need(text: str) -> None:
     assert not PLAIN_SENTENCE.fullmatch(text)
+
+
+@pytest.mark.parametrize("text", ["½", "½ cup", "See ² below", "①"])
+def test_numbers_that_are_no_digits_are_not_taken_for_letters(text: str) -> None:
+    assert has_fractions(text)
+    assert worded(text, "en") == divided_span(text)
+
+
+def divided_span(text: str) -> tuple[int, int]:
+    """Of the first to the last piece that is translated, when a text is divided without a first look."""
+    found = [piece for piece in pieces(text, "en", lambda _: True) if piece.text is not None]
+    return (found[0].begin, found[-1].end) if found else (0, 0)

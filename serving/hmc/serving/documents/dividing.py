@@ -13,7 +13,7 @@ from hmc.serving.requests.options import MAX_ANSWER_TOKENS, Segmentation, TextOp
 from hmc.serving.requests.results import Segment, Translation
 from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.text.segmentation.lines import LINE_END, UNSPACED_SCRIPT, Span, stripped
-from hmc.serving.text.segmentation.pieces import PLAIN_SENTENCE, Piece, pieces, runs, worded
+from hmc.serving.text.segmentation.pieces import PLAIN_SENTENCE, Piece, has_fractions, pieces, runs, worded
 from hmc.serving.text.segmentation.sentences import MAX_PART, SENTENCE_END
 
 UNSPACED = {
@@ -170,7 +170,7 @@ class Divided:
     def sentences(self, most: int) -> int:
         """How many parts would be translated, counted up to `most`. A long text without any end of a sentence counts as
         one: it is divided for the library that finds sentences, and not because it has several."""
-        if PLAIN_SENTENCE.fullmatch(self.text, len(self.own)):
+        if PLAIN_SENTENCE.fullmatch(self.text, len(self.own)) and not has_fractions(self.text):
             return 1
         if len(self.text) > MAX_PART and not SENTENCE_END.search(self.text):
             return 1

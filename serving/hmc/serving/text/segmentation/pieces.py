@@ -296,6 +296,12 @@ PLAIN_SENTENCE = re.compile(r"(?!WEBVTT)[^\W\d_][\w ,'’-]{0,998}[.!?]?")
 table, or be an address. Most short texts are like this, and to divide them costs more."""
 
 
+def has_fractions(text: str) -> bool:
+    """Whether a text has numbers that are neither letters nor decimal digits, such as ½, ² or ①. Both patterns take
+    them for letters."""
+    return not text.isascii() and any(c.isalnum() and not (c.isalpha() or c.isdecimal()) for c in text)
+
+
 def worded(text: str, language: str) -> Span:
     """What is translated of a text that is not divided: all from its first sentence to its last one. What lies before
     and after is copied, such as a bullet, a number or an emoji; all of a text without a sentence, for which the span is
@@ -311,7 +317,7 @@ def runs(text: str, language: str) -> list[Piece]:
     A text of more than MAX_BLOCK characters, which models have no room for, has one part: all from its first sentence.
     """
     begin, end = stripped(text, 0, len(text))
-    if WORDS.fullmatch(text, begin, end):
+    if WORDS.fullmatch(text, begin, end) and not has_fractions(text):
         return [Piece(begin, text[begin:end], text[begin:end])]
     found: list[Piece] = []
     if end - begin > MAX_BLOCK:
