@@ -113,7 +113,7 @@ def main() -> None:
                 rows.append([value / took for value in features(program, request)])
     if options.fit:
         matrix = np.array(rows)
-        scale = matrix.max(axis=0)
+        scale = np.maximum(matrix.max(axis=0), 1e-12)  # levels in int8 have no products of floats
         found = non_negative_least_squares(matrix / scale, np.ones(len(rows))) / scale
         names = ("bytes_per_s", "floats_per_s", "integers_per_s", "attended_per_s", "operation_s", "step_s", "row_s")
         for name, value in zip(names, found, strict=True):

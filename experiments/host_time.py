@@ -51,8 +51,9 @@ int hmc_batch_open(const hmc_level *level, int32_t rows, int32_t threads, hmc_ba
   return 0;
 }
 void hmc_batch_close(hmc_batch *b) { free(b); }
-int hmc_admit(hmc_batch *b, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules) {
-  (void)tokens;
+int hmc_admit(hmc_batch *b, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules,
+              const int32_t *list_starts, const int32_t *lists) {
+  (void)tokens, (void)list_starts, (void)lists;
   for (int i = 0; i < count; i++) {
     const int steps = starts[i + 1] - starts[i] + 2;
     b->at[b->count] = 0;
@@ -89,10 +90,15 @@ int hmc_collect(const hmc_batch *b, int32_t count, const int32_t *numbers, int32
     }
   return 0;
 }
-int hmc_step(hmc_batch *b, const int32_t *t, float *l, float *a, int32_t n) {
-  (void)b, (void)t, (void)l, (void)a, (void)n;
+int hmc_step(hmc_batch *b, const int32_t *t, float *l, int32_t w, float *a, int32_t n) {
+  (void)b, (void)t, (void)l, (void)w, (void)a, (void)n;
   return -1;
 }
+int hmc_rank(const float *l, int32_t r, int32_t w, int32_t b, int32_t n, int32_t *i, float *s) {
+  (void)l, (void)r, (void)w, (void)b, (void)n, (void)i, (void)s;
+  return -1;
+}
+void hmc_exp(float *values, int64_t count) { (void)values, (void)count; }
 int hmc_reorder(hmc_batch *b, const int32_t *p) { (void)b, (void)p; return -1; }
 """
 
