@@ -70,13 +70,13 @@ class Speed:
 
 SPEEDS: Mapping[Literal["cpu", "cuda"], Speed] = {
     "cpu": Speed(
-        bytes_per_s=75e9,
+        bytes_per_s=1e12,
         floats_per_s=50e9,
-        integers_per_s=65e9,
-        attended_per_s=13e9,
-        operation_s=0.0,
-        step_s=4e-5,
-        row_s=4.4e-6,
+        integers_per_s=167e9,
+        attended_per_s=2.44e9,
+        operation_s=1.95e-6,
+        step_s=1.75e-5,
+        row_s=0.0,
     ),
     "cuda": Speed(
         bytes_per_s=2.5e12,
@@ -89,7 +89,8 @@ SPEEDS: Mapping[Literal["cpu", "cuda"], Speed] = {
     ),
 }
 """Device → its speeds. `cpu`: fitted to the native executor on two cores with AVX2, two levels in int8 of a model of
-width 256 at 1, 4, 32 and 128 rows (`experiments.cost --fit`): all ten are within 15 %. Its weights lie in the
+width 256 at 1, 4, 32 and 128 rows (`experiments.cost --fit`): all ten were within 15 %. Minutes
+later the same machine took 1.2 to 1.5 times as long for all of them: ratios hold, milliseconds do not. Its weights lie in the
 processor's cache, so their bytes cost next to nothing. Products of floats were not fitted. `cuda`: a
 decoder layer of width 512 has 8 operations and takes 13 µs of a step of 120 for one row, most of it to start them."""
 
