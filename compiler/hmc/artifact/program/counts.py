@@ -88,11 +88,15 @@ SPEEDS: Mapping[Literal["cpu", "cuda"], Speed] = {
         row_s=0.0,
     ),
 }
-"""Device → its speeds. `cpu`: fitted to the native executor on two cores with AVX2, two levels in int8 of a model of
-width 256 at 1, 4, 32 and 128 rows (`experiments.cost --fit`): all ten were within 15 %. Minutes
-later the same machine took 1.2 to 1.5 times as long for all of them: ratios hold, milliseconds do not. Its weights lie in the
-processor's cache, so their bytes cost next to nothing. Products of floats were not fitted. `cuda`: a
-decoder layer of width 512 has 8 operations and takes 13 µs of a step of 120 for one row, most of it to start them."""
+"""Device → its speeds.
+
+`cpu`: fitted to the native executor on two cores with AVX2, two levels in int8 of a model of width 256 at 1, 4, 32 and
+128 rows (`experiments.cost --fit`): all ten were within 15 %. Minutes later the same machine took 1.2 to 1.5 times as
+long for all of them: ratios hold, milliseconds do not. Weights lay in the processor's cache, so their bytes cost next
+to nothing. Products of floats were not fitted.
+
+`cuda`: a decoder layer of width 512 has 8 operations and takes 13 µs of a step of 120 for one row, most of it to start
+them."""
 
 
 def count(program: Program, operations: Sequence[Operation], rows: int, positions: int) -> Counts:
