@@ -53,7 +53,7 @@ class Scheduler:
         batches of this worker together (see `TokenBudget`). budget: makes another kind of budget for their memory.
         clock: seconds, from any start."""
         self._queue, self._workers, self._clock = queue, workers, clock
-        self.max_rows, self.max_tokens = max_rows, max_tokens
+        self.max_rows = max_rows
         self._new_budget = budget or (lambda: TokenBudget(max_tokens))
         self._policy = AdmissionPolicy(max_rows)
         self._paused = self._resting = False
@@ -84,7 +84,8 @@ class Scheduler:
                 queue.changed.wait(self._budget.next_eviction(self._clock()))
                 idle = True
             self._free = self._free_rows()
-            waits = self._running and self._nothing_can_start()
+            full = not self._free or self._policy.holds_back(self._free, queue.ready, queue.interactive)
+            waits = self._running and full
             started = {} if waits or self._paused or not queue.ready else self._start_and_measure(idle=idle)
         return Plan(self._budget.evict(self._clock()) if self._budget.any_empty else [], started)
 
