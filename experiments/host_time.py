@@ -177,6 +177,7 @@ def main() -> None:
             queue_size=2 * len(sources), cache="none",
         ) as translator:  # fmt: skip
             engine = translator._engine
+            assert isinstance(engine, Engine)
             own = min(futures_alone(len(sources)) for _ in range(options.rounds))
             print("| beam | submit | worker | answer | together, µs a sentence | of which a future alone |")
             print("|---|---|---|---|---|---|")

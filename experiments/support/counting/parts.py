@@ -22,6 +22,7 @@ from hmc.artifact.bundle.external_data import GraphFile
 from hmc.artifact.bundle.manifest import VARIANTS, Level
 from hmc.engine.requests.caller import Priority
 from hmc.engine.requests.options import DecodeOptions, Sampling
+from hmc.engine.scheduling.engine import Engine
 from hmc.serving.translator import Translator
 
 LONG = 150
@@ -108,7 +109,9 @@ def memory(process: Process, task: Task) -> dict[str, Any]:
     opened = [open_level(bundle, level, task.rows) for level in task.levels]
     arch = opened[0].manifest.architecture
     for translator in opened:
-        sessions = translator._engine.sessions
+        engine = translator._engine
+        assert isinstance(engine, Engine)
+        sessions = engine.sessions
         for variant in (None, *VARIANTS):
             if variant is None or sessions.has(variant):
                 sessions.decoder(variant)

@@ -20,6 +20,7 @@ from hmc.engine.requests.caller import Priority
 from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.engine.requests.results import Decoded
 from hmc.engine.scheduling.budgets import POOLS_IDLE_S
+from hmc.engine.scheduling.engine import Engine
 from hmc.serving.requests.options import Target
 from hmc.serving.translator import Translator
 
@@ -102,7 +103,9 @@ def in_waves(
 def idle(translator: Translator) -> None:
     """Puts the engine's clock ahead, as if no sentence had come for so long that every mode gives its pools back, and
     waits until they have. Raises TimeoutError after PATIENCE_S."""
-    engine, ends = translator._engine, time.monotonic() + PATIENCE_S
+    engine = translator._engine
+    assert isinstance(engine, Engine)
+    ends = time.monotonic() + PATIENCE_S
     with engine.queue.changed:
         for scheduler in engine._schedulers:
             ahead = scheduler._clock() - time.monotonic() + POOLS_IDLE_S

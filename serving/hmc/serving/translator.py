@@ -5,30 +5,21 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import Manifest
+from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError, Violation
 from hmc.engine.decoding.job import EncodedSentence, Job, Progress
-from hmc.engine.native import library
+from hmc.engine.opening import EngineSettings, open_engine
 from hmc.engine.requests.caller import ANYONE, Caller, Priority
 from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.engine.requests.results import Decoded, DeviceUse
 from hmc.engine.requests.work import LevelWork
-from hmc.engine.runtime.device import CudaAttention, Device, resolve_devices
-from hmc.engine.runtime.memory.account import memory_of, parse_budget
-from hmc.engine.runtime.packed_weights import cache_folder
-from hmc.engine.runtime.programs import ProgramSessions
-from hmc.engine.runtime.sessions import LevelSessions, in_device_form
-from hmc.engine.runtime.threads import check_threads
-from hmc.engine.scheduling.division import Division, given_division, measured_division
-from hmc.engine.scheduling.engine import Engine, rows_of_worker
-from hmc.engine.scheduling.warm_up import warm_up
-from hmc.engine.support import EXECUTORS, AnyExecutor, executor_of
+from hmc.engine.runtime.device import CudaAttention
+from hmc.engine.scheduling.level_engine import LevelEngine
+from hmc.engine.support import AnyExecutor
 from hmc.serving.documents.dividing import Divided
 from hmc.serving.documents.in_turn import InTurn
 from hmc.serving.documents.local import translate_texts
@@ -39,6 +30,8 @@ from hmc.serving.text.segmentation.lines import LINE_END, stripped
 from hmc.serving.text.segmentation.pieces import worded
 from hmc.serving.text.tokenizer import shared_tokenizer
 
+OpensEngine = Callable[[Path, Manifest, Level, EngineSettings], LevelEngine]
+"""Opens a level; arguments and errors: see `hmc.engine.opening.open_engine`."""
 TOGETHER = 256
 """Texts of one call that are queued together."""
 
@@ -50,54 +43,27 @@ class Translator:
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
         cache: str | Path = "auto", workers: int = 0, gpu_memory: str | None = None,
-        gpu_attention: CudaAttention = "plain", executor: AnyExecutor = "auto",
+        gpu_attention: CudaAttention = "plain", executor: AnyExecutor = "auto", opens: OpensEngine = open_engine,
     ) -> None:  # fmt: skip
-        """Loads a level. level: its name; None is the bundle's default. device: auto, cpu, cuda, cuda:N, or
-        several such as cuda:0,cuda:1, of which each gets a replica; `max_rows` and `max_tokens` are those of each.
-
-        workers: batches that run at the same time on a CPU, each on threads of its own. Several give more throughput;
-        one sentence alone runs in one of them only. threads: of each worker. 0 and 0: what this machine is measured to
-        do best with this level (`measured_division`), remembered in `cache`; without one, a worker with a thread per
-        physical core. Threads alone: one worker; workers alone: a thread for each, or all cores for a single one.
-        queue_size: texts that may wait. max_rows: hypotheses decoded together. max_tokens: bounds the memory of
-        caches, in rows times the positions that the longest sentence of their batch may need; a sentence that needs
-        more runs alone. The last two are divided among the workers.
-        manifest: what `validate` returned for this bundle, if the caller has it already; None checks every file here.
-        cache: the folder where weights are kept in the layout that this machine's kernels want, which levels and
-        processes then share in memory. `auto` is the value of HMC_CACHE, or the platform's cache folder; `none` keeps
-        nothing.
-        gpu_memory: the most memory that all levels of this process may reserve on each CUDA device, such as 8GiB or 80%
-        of what was free at first; the last value given counts. None: as it is, at first 80%. gpu_attention: how CUDA
-        computes attention (`hmc.engine.runtime.device.SDPA_KERNELS`). executor: what runs the level, `onnxruntime` its
-        graphs, `native` its step program in C, or `reference` that program in NumPy, which is some hundred times slower
-        (`hmc.engine.support`). `auto`: see `executor_of`.
+        """Loads a level. level: its name; None is the bundle's default. queue_size: texts that may wait. manifest: what
+        `validate` returned for this bundle, if the caller has it already; None checks every file here. opens: what
+        opens the level. All others: see `EngineSettings`.
 
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError,
         FailedPreconditionError if the level does not fit into a device's memory, and InvalidRequestError for settings
         out of range: among them more workers than `max_rows` has default beams for, and an executor that cannot run the
         level.
         """
-        if executor not in ("auto", *EXECUTORS):
-            raise InvalidRequestError(f"executor {executor!r}: choose auto, {', '.join(EXECUTORS)}")
-        check_threads(threads, workers)
-        budget = None if gpu_memory is None else parse_budget(gpu_memory)
-        rows_of_worker(max_rows, max(workers, 1))
+        settings = EngineSettings(
+            device=device, threads=threads, workers=workers, queue_size=queue_size, max_rows=max_rows,
+            max_tokens=max_tokens, cache=str(cache), gpu_memory=gpu_memory, gpu_attention=gpu_attention,
+            executor=executor,
+        )  # fmt: skip
         path = Path(bundle)
         self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
-        if executor in ("native", "reference"):
-            if device not in ("auto", "cpu"):
-                raise InvalidRequestError(f"executor {executor} runs on a CPU: choose device cpu, not {device}")
-            chosen = [Device("cpu")]
-        else:
-            chosen = resolve_devices(device, self.level)
-        self.device = ",".join(map(str, chosen))
-        self.executor = runs = executor_of(
-            self.level, executor, cpu=self.device == "cpu", native=library.best() is not None
-        )
-        arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
-        self._codec = Codec(self._tokenizer, arch)
+        self._codec = Codec(self._tokenizer, self.manifest.architecture)
         language = self.manifest.source_language
         if len(language) > 2:  # such as deu or deu_Latn
             from hmc.serving.levels.languages import standard_tag  # its tables take 36 ms to read
@@ -105,34 +71,14 @@ class Translator:
             language = standard_tag(language)
         self.source = self._tokenizer.source_side(language, self.manifest.target_language)
         """What dividing texts needs to know about the model."""
-        for each in chosen:
-            if budget is not None and each.kind != "cpu":
-                memory_of(each).limit(budget)
-        folder = cache_folder(cache)
-
-        def open_with(each: Device, division: Division) -> LevelSessions:
-            if runs != "onnxruntime":
-                digests = self.manifest.digests
-                return ProgramSessions.open_program(path, arch, self.level, digests, runs, division.threads)
-            return LevelSessions.open(
-                path, arch, self.level, each, division.threads, folder, division.workers, attention=gpu_attention
-            )
-
-        division = given_division(threads, workers)
-        measured = runs != "reference" and (threads, workers) == (0, 0)
-        if measured and folder and self.device == "cpu" and not in_device_form(self.level):
-            division = measured_division(self.level, partial(open_with, chosen[0]), folder, max_rows, runs)
-        with ExitStack() as failed:
-            sessions = []
-            for each in chosen:
-                sessions.append(open_with(each, division))
-                failed.callback(sessions[-1].close)
-            self._engine = Engine(
-                sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=division.workers
-            )
-            failed.pop_all()
+        self._engine = opens(path, self.manifest, self.level, settings)
         self._in_turn: set[Future[Translation]] = set()
         """Texts of several parts that are not translated yet."""
+
+    @property
+    def device(self) -> str:
+        """Where the level runs: `cpu`, or CUDA devices with commas between them."""
+        return self._engine.device
 
     @property
     def pending(self) -> int:
@@ -158,23 +104,18 @@ class Translator:
     def weights(self) -> dict[str, int]:
         """Weight file → bytes of it that the level holds in this machine's memory; levels that name the same file share
         them."""
-        return self._engine.sessions.weights
+        return self._engine.weights
 
     @property
     def device_bytes(self) -> dict[str, int]:
         """What the level holds in the memory of its CUDA devices → its bytes: weights, which levels that name the same
         one share, and caches. Empty on a CPU."""
-        return {
-            name: size
-            for replica in self._engine.replicas
-            if replica.device.kind != "cpu"
-            for name, size in (*replica.device_weights.items(), (f"caches {id(replica)}", replica.memory.held))
-        }
+        return self._engine.device_bytes
 
     @property
     def device_use(self) -> tuple[DeviceUse, ...]:
         """What all levels of this process have reserved on the CUDA devices of this one. Empty on a CPU."""
-        return tuple(memory_of(r.device).use() for r in self._engine.replicas if r.device.kind != "cpu")
+        return self._engine.device_use
 
     @property
     def work(self) -> LevelWork:
@@ -385,12 +326,11 @@ class Translator:
 
     def warm_up(self) -> None:
         """Translates a few sentences on every device, see `hmc.engine.scheduling.warm_up`."""
-        warm_up(self._engine)
+        self._engine.warm_up()
 
     def release_memory(self) -> None:
         """Gives memory back to the system that large batches needed and nothing uses now. Requests may go on."""
-        for replica in self._engine.replicas:
-            replica.release_memory()
+        self._engine.release_memory()
 
     def close(self, drain: bool = True) -> None:
         """Stops the engine after every text is answered. Without `drain`, cancels all texts that are left.

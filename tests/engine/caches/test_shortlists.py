@@ -14,6 +14,7 @@ from hmc.artifact import read_manifest
 from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.engine.arrays import Arrays, Ints
 from hmc.engine.caches.shortlists import ROUND_LIST, Shortlists
+from hmc.engine.scheduling.engine import Engine
 from hmc.serving import DecodeOptions, Sampling, Translator
 
 PAD, VOCABULARY = 2, 300
@@ -88,7 +89,9 @@ def test_only_listed_tokens_are_written(listed_bundle: Path, name: str) -> None:
 def test_a_prefix_may_hold_any_token(listed_bundle: Path) -> None:
     with Translator(listed_bundle, "full-int8-shortlist", device="cpu", threads=1) as translator:
         source, _ = translator._tokenizer.encode(TEXTS[0])
-        lexicon = translator._engine.sessions.lexicon
+        engine = translator._engine
+        assert isinstance(engine, Engine)
+        lexicon = engine.sessions.lexicon
         assert lexicon is not None
         words = [t for t in TEXTS if not set(translator._tokenizer.encode(t)[0]) <= set(lexicon.candidates(source))]
         assert words, "every text is within the list: the test says nothing"

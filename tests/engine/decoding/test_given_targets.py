@@ -12,6 +12,7 @@ from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.engine.decoding.constraints import Constraints
+from hmc.engine.scheduling.engine import Engine
 from hmc.engine.scheduling.planning import plan_job
 from hmc.serving import DecodeOptions, Sampling, Target, Translator
 from hmc.serving.requests.options import scoring_options
@@ -103,7 +104,9 @@ def test_a_level_of_an_earlier_version_is_refused_with_a_reason(
     lively_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Translator(lively_bundle, "h5", device="cpu", threads=1) as translator:
-        sessions = translator._engine.sessions
+        engine = translator._engine
+        assert isinstance(engine, Engine)
+        sessions = engine.sessions
         files = {n: d for n, d in sessions.level.files.items() if "decoder_" not in n}
         monkeypatch.setattr(sessions, "level", sessions.level.model_copy(update={"files": files}))
         assert (

@@ -84,7 +84,9 @@ def test_text_is_made_off_the_decode_thread(lively_bundle: Path, monkeypatch: py
     with Translator(lively_bundle, "h12", device="cpu", threads=1) as translator:
         assert translator.translate(SENTENCES, segmentation="none")
         assert threads
-        assert not threads & {*translator._engine.workers}
+        engine = translator._engine
+        assert isinstance(engine, Engine)
+        assert not threads & {*engine.workers}
 
 
 def test_closing_runs_every_callback_and_may_be_done_in_one(engine: Engine) -> None:

@@ -129,4 +129,6 @@ def test_closing_when_a_graph_could_not_be_opened(sessions: LevelSessions, monke
 def test_the_usual_graphs_are_warm(lively_bundle: Path) -> None:
     with Translator(lively_bundle, "h12", device="cpu", threads=1) as translator:
         translator.warm_up()
-        assert set(translator._engine.sessions.decoders) == {None, "greedy"}
+        engine = translator._engine
+        assert isinstance(engine, Engine)
+        assert set(engine.sessions.decoders) == {None, "greedy"}

@@ -94,6 +94,11 @@ class ProgramSessions(LevelSessions):
         """Whether the executor searches by itself."""
         return isinstance(self.program, NativeLevel)
 
+    @property
+    def any_patience(self) -> bool:
+        """The executor counts ended hypotheses."""
+        return True
+
     def has(self, variant: Variant) -> bool:
         """The program computes what every variant does."""
         del variant

@@ -83,6 +83,11 @@ class LevelSessions:
         """Whether greedy and beam search run in what computes the level, many steps a call."""
         return self.device_form
 
+    @property
+    def any_patience(self) -> bool:
+        """Whether such a search counts ended hypotheses."""
+        return False
+
     @cached_property
     def memory(self) -> LevelMemory:
         """The part of the device's account for the caches of this level."""

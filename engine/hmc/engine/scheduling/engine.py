@@ -3,7 +3,6 @@ frees its rows as soon as it has ended or was cancelled."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,18 +12,18 @@ from functools import partial
 from typing import Any
 
 from hmc.artifact.bundle.manifest import Variant
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
-from hmc.engine.decoding.constraints import Constraints
-from hmc.engine.decoding.job import Finish, Job, Progress
-from hmc.engine.requests.caller import ANYONE, Caller, Priority
+from hmc.artifact.errors import InvalidRequestError
 from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
+from hmc.engine.requests.results import DeviceUse
 from hmc.engine.requests.work import BatchLoad, LevelWork, Work
+from hmc.engine.runtime.memory.account import memory_of
 from hmc.engine.runtime.sessions import LevelSessions
-from hmc.engine.scheduling.planning import Planner, plan_job
-from hmc.engine.scheduling.postprocessor import Postprocessor, announce_cancellation, set_exception
+from hmc.engine.scheduling.level_engine import LevelEngine
+from hmc.engine.scheduling.postprocessor import Postprocessor, set_exception
 from hmc.engine.scheduling.queue import WaitingQueue
 from hmc.engine.scheduling.runners import runner_of
 from hmc.engine.scheduling.scheduler import Scheduler
+from hmc.engine.scheduling.warm_up import warm_up
 from hmc.engine.scheduling.worker import Worker
 
 
@@ -41,8 +40,8 @@ def rows_of_worker(max_rows: int, workers: int) -> int:
     return rows
 
 
-class Engine:
-    """The queue of a level, and the workers that take from it. Thread-safe; callers only hold futures."""
+class Engine(LevelEngine):
+    """The queue of a level, and the workers that take from it, in this process."""
 
     def __init__(
         self,
@@ -69,9 +68,8 @@ class Engine:
         """Of the first replica. All have the same graphs."""
         if workers > 1 and self.sessions.device.kind != "cpu":
             raise InvalidRequestError(f"workers {workers}: on {self.sessions.device} a level has one; choose 1")
-        self.max_rows = rows_of_worker(max_rows, workers)
-        self.queue = WaitingQueue(queue_size, clock)
-        self._process = os.getpid()
+        rows = rows_of_worker(max_rows, workers)
+        super().__init__(self.sessions, WaitingQueue(queue_size, clock), rows)
         self._schedulers: list[Scheduler] = []
         self._opening: dict[Variant, threading.Thread] = {}
         self._postprocessor = Postprocessor()
@@ -120,85 +118,32 @@ class Engine:
         return self._postprocessor.is_this_thread
 
     @property
-    def failure(self) -> str | None:
-        """Why a worker failed. None if none did, or if a sentence has been answered since."""
-        return self.queue.failure
+    def device(self) -> str:
+        return ",".join(str(replica.device) for replica in self.replicas)
 
-    def submit(
-        self,
-        source: Sequence[int],
-        options: DecodeOptions,
-        constraints: Constraints | None = None,
-        progress: Progress | None = None,
-        finish: Finish | None = None,
-        *,
-        block: bool = False,
-        priority: Priority = Priority.INTERACTIVE,
-        caller: Caller = ANYONE,
-        within_s: float | None = None,
-        follows: bool = False,
-    ) -> Future[Any]:
-        """Queues a sentence. source: token ids, EOS last. finish: makes the future's result from the hypotheses; None:
-        it is `Decoded`. block: wait while the queue is full. caller: callers take turns. within_s: seconds that the
-        caller waits for the result; a level that does nothing now accepts any. follows: the sentence takes the place of
-        one that has just ended, also in a full queue.
+    @property
+    def weights(self) -> dict[str, int]:
+        return self.sessions.weights
 
-        The future may be cancelled at any time. The sentence then leaves the queue at once, or its batch after the
-        present step. Callbacks of the future, `finish` and `progress` run one after the other in one thread of the
-        engine. A slow one delays other answers, but no decoding. One that waits for another answer of this engine waits
-        for ever.
+    @property
+    def device_bytes(self) -> dict[str, int]:
+        return {
+            name: size
+            for replica in self.replicas
+            if replica.device.kind != "cpu"
+            for name, size in (*replica.device_weights.items(), (f"caches {id(replica)}", replica.memory.held))
+        }
 
-        Raises OverloadedError for a full queue unless `block`, InvalidRequestError for more rows than a worker has and
-        for options that the level does not have, UnavailableError once closed, and FailedPreconditionError in a forked
-        process. Raises DeadlineExceededError if `within_s` is too short, as far as is known from what the level did of
-        late. The future's error is InternalServiceError if the model scores the sentence with NaN or infinity, and
-        if the engine failed.
-        """
-        self._check(options)
-        job = plan_job(self.sessions, source, options, constraints or Constraints(), progress, priority=priority)
-        job.finish = finish
-        job.future.add_done_callback(self._note_cancellation)
-        if within_s is not None and not self.pending:
-            within_s = None
-        can_start = self.queue.put(job, priority, block=block, caller=caller, within_s=within_s, follows=follows)
-        if not can_start:
-            self._open_aside(job.mode.variant)
-        return job.future
+    @property
+    def device_use(self) -> tuple[DeviceUse, ...]:
+        return tuple(memory_of(r.device).use() for r in self.replicas if r.device.kind != "cpu")
 
-    def _check(self, options: DecodeOptions) -> None:
-        """Raises the errors of `submit` that concern this process and the rows of a worker."""
-        if os.getpid() != self._process:
-            raise FailedPreconditionError(
-                "this level was opened in another process, and a fork leaves its threads behind: open it in this one"
-            )
-        if options.rows > self.max_rows:
-            name = "n_best" if options.sampling else "beam_size"
-            raise InvalidRequestError(
-                f"{name} {options.rows}: this server runs at most {self.max_rows} rows together; "
-                f"choose {self.max_rows} or fewer"
-            )
+    def warm_up(self) -> None:
+        warm_up(self)
 
-    def planner(self, options: DecodeOptions, priority: Priority = Priority.INTERACTIVE) -> Planner:
-        """Plans sentences of these options for `submit_all`. Raises as `submit`."""
-        self._check(options)
-        return Planner(self.sessions, options, priority)
-
-    def submit_all(
-        self,
-        jobs: Sequence[Job],
-        *,
-        block: bool = False,
-        priority: Priority = Priority.INTERACTIVE,
-        caller: Caller = ANYONE,
-    ) -> list[Future[Any]]:
-        """Queues sentences that `planner` has planned, at less cost for each than `submit`. Where one is refused, none
-        is queued. Raises as `submit`."""
-        for job in jobs:
-            job.future.add_done_callback(self._note_cancellation)
-        if not self.queue.put_all(jobs, priority, block=block, caller=caller):
-            for variant in {job.mode.variant for job in jobs}:
-                self._open_aside(variant)
-        return [job.future for job in jobs]
+    def release_memory(self) -> None:
+        for replica in self.replicas:
+            replica.release_memory()
 
     @contextmanager
     def only(self, replica: LevelSessions) -> Iterator[None]:
@@ -231,14 +176,13 @@ class Engine:
             replica.close()
         self._postprocessor.close()
 
-    def _note_cancellation(self, future: Future[Any]) -> None:
-        if not future.cancelled():
-            return
-        announce_cancellation(future)
-        with self.queue.changed:
-            if not self.queue.remove(future):
-                for scheduler in self._schedulers:
-                    scheduler.note_cancelled(future)
+    def _queued(self, variants: set[Variant]) -> None:
+        for variant in variants:
+            self._open_aside(variant)
+
+    def _cancelled(self, future: Future[Any]) -> None:
+        for scheduler in self._schedulers:
+            scheduler.note_cancelled(future)
 
     # ---- decoder variants ----
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from hmc.artifact.bundle.manifest import Variant
+from hmc.artifact.bundle.manifest import Level, Variant
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
+from hmc.artifact.model.architecture import Architecture
 from hmc.engine.decoding.attention_trace import chosen_heads
 from hmc.engine.decoding.constraints import UNCONSTRAINED, Constraints
 from hmc.engine.decoding.job import EncodedSentence, Job, Mode, Progress
@@ -13,12 +15,35 @@ from hmc.engine.decoding.sampling import uniforms
 from hmc.engine.decoding.state import Rules
 from hmc.engine.requests.caller import Priority
 from hmc.engine.requests.options import DecodeOptions
-from hmc.engine.runtime.programs import ProgramSessions
-from hmc.engine.runtime.sessions import LevelSessions
+
+
+class LevelTraits(Protocol):
+    """What the plan of a sentence needs to know of its level."""
+
+    @property
+    def arch(self) -> Architecture: ...
+
+    @property
+    def level(self) -> Level: ...
+
+    @property
+    def scores_wanted(self) -> bool:
+        """Whether it gives the score of a given token."""
+
+    @property
+    def searches_inside(self) -> bool:
+        """Whether greedy and beam search run in what computes the level, many steps a call."""
+
+    @property
+    def any_patience(self) -> bool:
+        """Whether such a search counts ended hypotheses."""
+
+    def has(self, variant: Variant) -> bool:
+        """Whether it has this variant of the decoder."""
 
 
 def plan_job(
-    sessions: LevelSessions,
+    traits: LevelTraits,
     source: Sequence[int],
     options: DecodeOptions,
     constraints: Constraints,
@@ -31,10 +56,10 @@ def plan_job(
     Raises InvalidRequestError for options that exclude each other or exceed the model, FailedPreconditionError for a
     level that was compiled without what the options need. Opens no graph, so it returns at once.
     """
-    limit = _limit(options, len(source), len(constraints.prefix), sessions.arch.max_positions - 1)
-    if constraints.prefix and not sessions.scores_wanted:
+    limit = _limit(options, len(source), len(constraints.prefix), traits.arch.max_positions - 1)
+    if constraints.prefix and not traits.scores_wanted:
         raise FailedPreconditionError(
-            f"level {sessions.level.name!r} was compiled before target prefixes and scoring: compile the bundle again"
+            f"level {traits.level.name!r} was compiled before target prefixes and scoring: compile the bundle again"
         )
     if options.attention_heads and not options.needs_attention:
         raise InvalidRequestError("attention_heads serve alignment and coverage_penalty: ask for one of them")
@@ -44,8 +69,8 @@ def plan_job(
         options,
         constraints,
         Rules.of(options, limit, given=constraints.complete),
-        Mode(options.rows, _variant(sessions, options, constraints, progress), priority.interactive),
-        chosen_heads(sessions.level.layout, options.attention_heads) if options.needs_attention else None,
+        Mode(options.rows, _variant(traits, options, constraints, progress), priority.interactive),
+        chosen_heads(traits.level.layout, options.attention_heads) if options.needs_attention else None,
         None if sampling is None else uniforms(sampling, options.rows, limit),
         progress,
     )
@@ -54,8 +79,8 @@ def plan_job(
 class Planner:
     """Plans sentences that share all options: what `plan_job` finds once holds for all of the same length."""
 
-    def __init__(self, sessions: LevelSessions, options: DecodeOptions, priority: Priority) -> None:
-        self._sessions = sessions
+    def __init__(self, traits: LevelTraits, options: DecodeOptions, priority: Priority) -> None:
+        self._traits = traits
         self._options = options
         self._priority = priority
         self._alike = not (options.needs_attention or options.attention_heads or options.sampling)
@@ -69,7 +94,7 @@ class Planner:
         if plain and (planned := self._planned.get(len(source))):
             job = Job(source, self._options, constraints, *planned)
         else:
-            job = plan_job(self._sessions, source, self._options, constraints, priority=self._priority)
+            job = plan_job(self._traits, source, self._options, constraints, priority=self._priority)
             if plain:
                 self._planned[len(source)] = job.rules, job.mode
         job.finish = finish
@@ -100,11 +125,11 @@ def why_on_host(
 
 
 def _variant(
-    sessions: LevelSessions, options: DecodeOptions, constraints: Constraints, progress: Progress | None
+    traits: LevelTraits, options: DecodeOptions, constraints: Constraints, progress: Progress | None
 ) -> Variant | None:
     """The decoder graph that the options need."""
-    any_patience = isinstance(sessions, ProgramSessions)
-    if sessions.searches_inside and why_on_host(options, constraints, progress, any_patience=any_patience) is None:
+    on_host = why_on_host(options, constraints, progress, any_patience=traits.any_patience)
+    if traits.searches_inside and on_host is None:
         return "search_greedy" if options.rows == 1 else "search_beam"
     needed: Variant | None = "attention" if options.needs_attention or options.repetition_penalty != 1.0 else None
     if options.sampling is not None:
@@ -113,14 +138,14 @@ def _variant(
                 "alignment cannot be traced while sampling: score the sampled translation with alignment instead"
             )
         needed = "sampling"
-    if needed is not None and not sessions.has(needed):
+    if needed is not None and not traits.has(needed):
         raise FailedPreconditionError(
-            f"level {sessions.level.name!r} was compiled without the {needed} decoder, which sampling, "
+            f"level {traits.level.name!r} was compiled without the {needed} decoder, which sampling, "
             "repetition and coverage penalties and alignment need: compile the bundle again with this version"
         )
     # Given translations are scored by the graph of beam search: the greedy one may differ in the last bits.
     greedy = options.rows == 1 and options.enough in (None, 1) and not constraints.complete
-    return "greedy" if needed is None and greedy and sessions.has("greedy") else needed
+    return "greedy" if needed is None and greedy and traits.has("greedy") else needed
 
 
 def _limit(options: DecodeOptions, source: int, prefix: int, longest: int) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hmc.engine.decoding.constraints import Constraints
 from hmc.engine.requests.caller import Priority
 from hmc.engine.requests.options import DecodeOptions, Sampling
 from hmc.engine.requests.work import Work
 from hmc.engine.runtime.sessions import LevelSessions
-from hmc.engine.scheduling.engine import Engine
+
+if TYPE_CHECKING:  # that module imports this one
+    from hmc.engine.scheduling.engine import Engine
 
 TOKENS = (4, 24, 48)
 """Source lengths translated with each of the usual searches."""
