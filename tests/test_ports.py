@@ -17,5 +17,5 @@ def test_a_program_can_listen_on_a_held_port() -> None:
     with held_port() as port:
         check_port("127.0.0.1", port, "--port")
         asyncio.run(listen(port))
-        with Supervisor([], ServerSettings(processes=2, port=port)):
+        with Supervisor([], ServerSettings(fronts=2, port=port)):
             pass

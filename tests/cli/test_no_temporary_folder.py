@@ -37,7 +37,7 @@ def test_it_is_said(command: str, tiny_checkpoint: Path, tiny_bundle: Path, src:
         "bench": ["bench", tiny_bundle, "--source", src, "--rounds", "1", "--batch", "1"],
         "demo": ["demo", "--checkpoint", tiny_checkpoint, "-o", tmp_path / "demo"],
         "train": ["train", tmp_path / "recipe.json", "-o", tmp_path / "run"],
-        "serve": ["serve", tiny_bundle, "--port", "0", "--processes", "2"],
+        "serve": ["serve", tiny_bundle, "--port", "0", "--fronts", "2"],
         "serve with TLS": ["serve", tiny_bundle, "--port", "0", "--http-port", "0"],
     }
     if command == "train":

@@ -122,7 +122,7 @@ def test_a_busy_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nowhere"], ["BUNDLE", "--levels", "h99"], ["BUNDLE", "--processes", "2", "--tls-cert", "nowhere"]]
+    "arguments", [["nowhere"], ["BUNDLE", "--levels", "h99"], ["BUNDLE", "--fronts", "2", "--tls-cert", "nowhere"]]
 )
 def test_a_failed_start_says_its_error_alone(tmp_path: Path, arguments: list[str]) -> None:
     bundle = str(write_bundle(tmp_path / "b"))

@@ -33,7 +33,13 @@ def serve_models(
         _log_ready(summary)
         _announce(summary, json_output)
 
-    asyncio.run((_serve_one if settings.processes == 1 else _serve_several)(bundles, settings, announce))
+    fronts = settings.fronts_here()
+    if fronts == 0:
+        asyncio.run(_serve_alone(bundles, settings, announce))
+    elif fronts == 1:
+        asyncio.run(_serve_one(bundles, settings, announce))
+    else:
+        asyncio.run(_serve_several(bundles, settings, announce))
 
 
 def _log_ready(summary: dict[str, Any]) -> None:
@@ -51,16 +57,28 @@ def _log_ready(summary: dict[str, Any]) -> None:
 Announce = Callable[[dict[str, Any]], None]
 
 
-async def _serve_one(bundles: Sequence[str], settings: ServerSettings, announce: Announce) -> None:
-    import os
-
+async def _serve_alone(bundles: Sequence[str], settings: ServerSettings, announce: Announce) -> None:
     from hmc.serving.levels.names import parse_models
     from hmc.serving.server.app import Server, open_models
     from hmc.serving.server.run import serve, summary_of
 
     server = Server(open_models(parse_models(bundles), settings), settings)
     if not await serve(server, lambda server: announce(summary_of(server))):
-        os._exit(0)  # else a thread that loads a level would keep the process alive
+        _end()
+
+
+async def _serve_one(bundles: Sequence[str], settings: ServerSettings, announce: Announce) -> None:
+    from hmc.serving.server.processes.front import serve_with_engine
+    from hmc.serving.server.run import summary_of
+
+    if not await serve_with_engine(bundles, settings, lambda server: announce(summary_of(server))):
+        _end()
+
+
+def _end() -> None:
+    import os
+
+    os._exit(0)  # else a thread that loads a level would keep the process alive
 
 
 async def _serve_several(bundles: Sequence[str], settings: ServerSettings, announce: Announce) -> None:
@@ -95,8 +113,8 @@ def serve_on_ray(
 def _announce(summary: dict[str, Any], json_output: bool) -> None:
     import json
 
-    address, models, processes = summary["address"], summary["models"], summary["processes"]
-    by = "" if processes == 1 else f", {processes} processes"
+    address, models, fronts = summary["address"], summary["models"], summary["fronts"]
+    by = "" if fronts <= 1 else f", {fronts} fronts"
     if json_output:
         said = json.dumps(summary)
     elif len(models) > 1:

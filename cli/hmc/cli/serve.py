@@ -125,13 +125,13 @@ class RuntimeOptions:
             show_default="0",
         ),
     ] = None
-    processes: Annotated[
+    fronts: Annotated[
         int | None,
         opt(
             RUNTIME,
-            "Server processes that share the port, each on its share of the cores; weights are in memory once. "
-            "For more small calls than one process can carry. CPU only.",
-            show_default="1",
+            "Processes that share the port and have gRPC, HTTP and texts, beside one process with the levels. 0: one "
+            "process does everything. Default: by the cores, one on up to seven.",
+            show_default="by the cores",
         ),
     ] = None
     cache: Annotated[
@@ -426,8 +426,8 @@ def command(
         raise InvalidRequestError("no bundle to serve: give [NAME=]BUNDLE, or `bundles` in the file")
     if replicas is not None and not ray:
         raise InvalidRequestError("--replicas is about --ray: add it, or leave it out")
-    if ray and settings.processes > 1:
-        raise InvalidRequestError("--processes is about a server without Ray: with --ray, give --replicas")
+    if ray and settings.fronts is not None:
+        raise InvalidRequestError("--fronts is about a server without Ray: with --ray, give --replicas")
     set_up(settings.log_format, texts=settings.log_texts)
 
     def say_settings() -> None:  # once it serves: an error is then not preceded by them

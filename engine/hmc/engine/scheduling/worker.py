@@ -129,7 +129,7 @@ class Worker(threading.Thread):
             elif _is_finite(decoded):
                 seen.append((len(job.source), len(decoded.hypotheses[0].ids) + 1, decoded.compute_s))
                 self._failures = 0
-                calls.append(partial(_answer, job, decoded))
+                calls.append(partial(answer, job, decoded))
             else:
                 self.work.failed += 1
                 self._failures += 1
@@ -214,7 +214,7 @@ class Worker(threading.Thread):
                 queue.put(_test_sentence(self._sessions))
 
 
-def _answer(job: Job, decoded: Decoded) -> None:
+def answer(job: Job, decoded: Decoded) -> None:
     """Ends a sentence with what its caller wants of its hypotheses."""
     if job.finish is None:
         set_result(job.future, decoded)

@@ -21,7 +21,7 @@ NOT_HERE = {
     "tls_client_ca": "Ray's port has no TLS", "admin_address": "an admin would change one replica of several",
     "watch": "deploy again, and Ray rolls the update", "metrics_port": "each replica would need it",
     "http_port": "each replica would need it", "trace_to": "trace Ray itself",
-    "idle_unload": "replicas keep the levels that they have loaded", "processes": "`replicas` says how many there are",
+    "idle_unload": "replicas keep the levels that they have loaded", "fronts": "`replicas` says how many there are",
     **dict.fromkeys(
         (
             "max_connections", "max_streams", "max_message_mib", "max_metadata_kib", "connection_age_seconds",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import UnavailableError
+from hmc.engine.opening import open_engine
 from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
@@ -54,7 +55,7 @@ from hmc.serving.server.processes.membership import Membership, allowances_of
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.upkeep import BundleWatch, Upkeep
-from hmc.serving.translator import Translator
+from hmc.serving.translator import OpensEngine, Translator
 from hmc.serving.wire.metadata import ELSEWHERE_S
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -69,8 +70,8 @@ IDLE_ROUNDS, LONGEST_IDLE_S = 4, 60.0
 and most seconds between two looks."""
 
 
-def translator_factory(settings: ServerSettings) -> TranslatorFactory:
-    """Makes a factory that loads real translators with the given settings."""
+def translator_factory(settings: ServerSettings, opens: OpensEngine = open_engine) -> TranslatorFactory:
+    """Makes a factory that loads real translators with the given settings. opens: what opens their levels."""
 
     def load(bundle: Path, manifest: Manifest, level: str) -> Translator:
         return Translator(
@@ -87,6 +88,7 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
             gpu_memory=settings.gpu_memory,
             gpu_attention=settings.gpu_attention,
             executor=settings.executor,
+            opens=opens,
         )
 
     return load
@@ -111,10 +113,11 @@ class Server:
         settings: ServerSettings,
         traces: Traces | None = None,
         group: Group | None = None,
+        others_bytes: Callable[[], int] = int,
     ) -> None:
-        """traces: where spans go; None: as the settings say. group: the processes of which this server is one; None: it
-        is the only one. Raises FailedPreconditionError if the settings ask for traces and the OpenTelemetry SDK is not
-        installed, and as `connections_of`."""
+        """traces: where spans go; None: as the settings say. group: the fronts of which this server is one; None: it is
+        the only one. others_bytes: memory of the processes that work for this one. Raises FailedPreconditionError if
+        the settings ask for traces and the OpenTelemetry SDK is not installed, and as `connections_of`."""
         settings = replace(settings, max_connections=connections_of(settings))
         self.models, self.settings, self._group = models, settings, group
         self._draining = asyncio.Event()
@@ -127,7 +130,7 @@ class Server:
         self._metrics.expect(self.models.statuses())
         self._metrics_server: MetricsServer | None = None
         self._health = Health(self._draining)
-        self._handlers = handlers = Handlers(self.models, settings, self._metrics)
+        self._handlers = handlers = Handlers(self.models, settings, self._metrics, others_bytes)
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)
         self._membership = None if group is None else Membership(group, handlers, self.registry, self._check_running)
         admin = AdminServicer(handlers) if self._membership is None else self._membership.servicer
@@ -142,6 +145,7 @@ class Server:
             self._shown_registry,
             self._why_not_ready,
             needs_token=not self._gate.is_open,
+            shared=group is not None,
         )
         for door in (EdgedServer(self._grpc, self._edge), self._http.methods):
             rpc.add_TranslationServiceServicer_to_server(translation, door)
@@ -159,7 +163,7 @@ class Server:
 
     def _new_server(self, services: tuple[str, ...]) -> grpc.aio.Server:
         """A gRPC server with the limits of the settings, health and reflection. services: those that it will have."""
-        server = grpc.aio.server(options=grpc_options(self.settings))
+        server = grpc.aio.server(options=grpc_options(self.settings, shared=self._group is not None))
         edged: Any = EdgedServer(server, self._edge)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, edged)
         add_reflection((*services, HEALTH), edged, self._draining)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, nullcontext, suppress
 from dataclasses import replace
@@ -62,8 +62,12 @@ MAX_INTERACTIVE_CHARACTERS = 16384
 class Handlers:
     """Translates with the levels of all models, and changes what is loaded. All calls run on one event loop."""
 
-    def __init__(self, models: Models, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(
+        self, models: Models, settings: ServerSettings, metrics: Metrics, others_bytes: Callable[[], int] = int
+    ) -> None:
+        """others_bytes: memory of the processes that work for this one."""
         self._models, self._settings, self._metrics = models, settings, metrics
+        self._others_bytes = others_bytes
         self._changes = ChangeThread()
         self._arrivals = Arrivals()
         # (model, level) → its load, which many calls may await
@@ -326,14 +330,17 @@ class Handlers:
         model: its name; empty: the first one. The same holds below, and each method raises ModelNotFoundError.
         """
         host = self._models.named(model)
-        return host.status().listed(await asyncio.to_thread(process_bytes))
+        return host.status().listed(await self._process_bytes())
 
     async def status(self, model: str = "") -> ServerStatus:
         """What the loaded levels of a model do now. model: its name; empty: of all models."""
         statuses = [self._models.named(model).status()] if model else self._models.statuses()
         loads = tuple(load for status in statuses for load in status.loads())
         devices = {use.device: use for status in statuses for use in status.devices}
-        return ServerStatus(loads, await asyncio.to_thread(process_bytes), tuple(devices.values()))
+        return ServerStatus(loads, await self._process_bytes(), tuple(devices.values()))
+
+    async def _process_bytes(self) -> int:
+        return await asyncio.to_thread(process_bytes) + self._others_bytes()
 
     async def load(self, name: str, model: str = "") -> LevelInfo:
         """Loads a level. Errors: see `ModelHost.load`."""

@@ -26,8 +26,11 @@ class HttpDoor:
         ready: Callable[[], str | None],
         *,
         needs_token: bool,
+        shared: bool,
     ) -> None:
-        """edge: that of the gRPC server. registry: of the metrics. ready, needs_token: see `application`."""
+        """edge: that of the gRPC server. registry: of the metrics. ready, needs_token: see `application`. shared:
+        whether other fronts listen on its port."""
+        self._shared = shared
         self.methods = Methods(edge.wrap)
         """Servicers are added to it as to a gRPC server."""
         self._settings, self._registry, self._ready, self._needs_token = settings, registry, ready, needs_token
@@ -46,13 +49,12 @@ class HttpDoor:
         settings = self._settings
         if settings.http_port is None:
             return
-        shared = settings.processes > 1
-        if not shared:
+        if not self._shared:
             check_port(settings.host, settings.http_port, "--http-port")
         app = application(self.methods, self._registry, self._ready, self._needs_token)
         pair = None if certificates is None else certificates.pair
         self._listener = Listener(
-            app, settings.host, settings.http_port, pair, max_connections=settings.max_connections, shared=shared
+            app, settings.host, settings.http_port, pair, max_connections=settings.max_connections, shared=self._shared
         )
         await self._listener.start()
 

@@ -97,5 +97,5 @@ def summary_of(server: Server) -> dict[str, Any]:
         "device": first.device,
         "levels": models[first.model],
         "models": models,
-        "processes": server.settings.processes,
+        "fronts": server.settings.fronts_here(),
     }

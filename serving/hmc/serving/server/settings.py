@@ -11,6 +11,7 @@ from hmc.engine.requests.options import MAX_TOKENS
 from hmc.engine.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
 from hmc.engine.runtime.memory.account import parse_budget
 from hmc.engine.runtime.packed_weights import cache_folder
+from hmc.engine.runtime.threads import cores
 from hmc.engine.support import EXECUTORS, AnyExecutor
 from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.models import HostSettings
@@ -22,7 +23,7 @@ from hmc.serving.wire.tls import check_pair, read_authorities
 
 LogFormat = Literal["text", "json"]
 POSITIVE = (
-    "max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window", "processes",
+    "max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window",
     "max_connections", "max_streams", "max_message_mib", "max_metadata_kib",
 )  # fmt: skip
 """Settings that must be 1 or more."""
@@ -31,6 +32,10 @@ NOT_NEGATIVE = (
     "connection_idle_seconds",
 )  # fmt: skip
 """Settings that must be 0 or more."""
+
+MOST_FRONTS = 64
+CORES_OF_A_FRONT = 4
+"""A front for so many cores, where nobody says how many: one carries the calls of about so many cores of work."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,10 @@ class ServerSettings:
     workers: int = 0
     """Batches that a level runs at the same time. More than one raises the throughput on a CPU. 0: as measured on this
     machine, or one if `threads` are given."""
-    processes: int = 1
-    """Server processes that share the port, each with its own levels on its share of the cores. Weights are in memory
-    once, if `cache` is not "none". Limits hold for each process by itself, except the rates of tokens. CPU only."""
+    fronts: int | None = None
+    """Processes that share the port and have gRPC, HTTP and texts, beside one process with the levels and their engine.
+    0: one process does everything. None: 0 on a single core, 1 on up to seven, and one more for every four cores from
+    there. Limits of queues hold for each front by itself, rates of tokens for all together."""
     cache: str | Path = "auto"
     """Folder of weights that are packed for this machine's processor; levels and processes map them and share the
     memory. "auto": HMC_CACHE, or the platform's folder for caches. "none", and a folder that cannot be written: every
@@ -154,6 +160,8 @@ class ServerSettings:
         for name in NOT_NEGATIVE:
             if not getattr(self, name) >= 0:  # also refuses NaN
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 0 or more")
+        if self.fronts is not None and not 0 <= self.fronts <= MOST_FRONTS:
+            raise InvalidRequestError(f"fronts {self.fronts}: choose 0 to {MOST_FRONTS}")
         self._check_levels()
         self._check_devices()
         self._check_security()
@@ -204,6 +212,12 @@ class ServerSettings:
             raise InvalidRequestError(f"gpu_attention {self.gpu_attention!r}: choose {', '.join(SDPA_KERNELS)}")
         if self.executor not in ("auto", *EXECUTORS):
             raise InvalidRequestError(f"executor {self.executor!r}: choose auto, {', '.join(EXECUTORS)}")
+
+    def fronts_here(self) -> int:
+        """How many fronts to start: as set, or by the cores that this process may use."""
+        if self.fronts is not None:
+            return self.fronts
+        return 0 if cores() == 1 else min(MOST_FRONTS, max(1, cores() // CORES_OF_A_FRONT))
 
     def of_hosts(self) -> HostSettings:
         """The settings that hosts need. Raises InvalidRequestError if `memory` is no number of bytes."""

@@ -25,7 +25,7 @@ def in_two(
     bundle: Path, folder: Path, factories: list[FakeFactory], check: Callable[[list[Client]], None], **more: Any
 ) -> None:
     """Runs `check` with a client of each of two servers of one group. more: settings of both."""
-    settings = ServerSettings(port=0, processes=2, levels=("full",), **more)
+    settings = ServerSettings(port=0, fronts=2, levels=("full",), **more)
 
     async def run() -> None:
         models = [open_models({"": bundle}, settings, factory) for factory in factories]
@@ -119,13 +119,13 @@ def test_a_process_that_cannot_serve_again_stays_down(tiny_bundle: Path, tmp_pat
         def read() -> None:
             for line in service.process.stderr or ():
                 log.append(line)
-                if "process 1 cannot serve" in line:
+                if "front 1 cannot serve" in line:
                     said.set()
 
         reader = threading.Thread(target=read)
         reader.start()
         bundle.rename(gone)
-        service.workers()[1].send_signal(signal.SIGKILL)
+        service.fronts()[1].send_signal(signal.SIGKILL)
         assert said.wait(WAIT_S), "".join(log)
         assert sorted(service.samples("hmc_process_up").items()) == [
             ('hmc_process_up{process="0"}', 1.0), ('hmc_process_up{process="1"}', 0.0)
@@ -139,6 +139,6 @@ def test_a_process_that_cannot_serve_again_stays_down(tiny_bundle: Path, tmp_pat
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(WAIT_S) == 0
         reader.join()
-    assert any("process 1 of 2 ended with status -9, and is started again" in line for line in log)
-    assert any("process 1 cannot serve" in line and str(bundle) in line for line in log)
+    assert any("front 1 ended with status -9, and is started again" in line for line in log)
+    assert any("front 1 cannot serve" in line and str(bundle) in line for line in log)
     assert "Traceback" not in "".join(log)

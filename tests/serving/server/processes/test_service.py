@@ -1,4 +1,4 @@
-"""`hmc serve --processes`: processes of one service answer on one port, change together, and are started again."""
+"""`hmc serve --fronts 2`: fronts of one engine answer on one port, change together, and are started again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,13 +17,11 @@ import pytest
 from tests.processes import environment
 from tests.serving.fakes import GUARD_S, eventually
 
-from hmc.artifact import InvalidRequestError
-from hmc.artifact.errors import LevelNotFoundError, OverloadedError, PortInUseError
+from hmc.artifact.errors import LevelNotFoundError, OverloadedError, PortInUseError, UnavailableError
 from hmc.serving import DecodeOptions
 from hmc.serving.client import Client, Retry
 from hmc.serving.server.access.tokens import digest
 from hmc.serving.server.processes.supervisor import Supervisor
-from hmc.serving.server.processes.worker import check_devices
 from hmc.serving.server.settings import ServerSettings
 
 pytestmark = pytest.mark.slow
@@ -45,9 +42,9 @@ class Service:
         """A client whose calls go over so many connections that every process gets some of them."""
         return Client(self.said["address"], connections=16, **more)
 
-    def workers(self) -> list[psutil.Process]:
-        """Its processes in the order of their start, which is that of their numbers. Process ids begin anew at the
-        system's limit."""
+    def processes(self) -> list[psutil.Process]:
+        """The engine's process and the fronts, in the order of their start. Process ids begin anew at the system's
+        limit."""
         children = sorted(psutil.Process(self.process.pid).children(), key=psutil.Process.create_time)
         found = []
         for child in children:
@@ -55,6 +52,16 @@ class Service:
                 if "spawn_main" in " ".join(child.cmdline()):
                     found.append(child)
         return found
+
+    def engine(self) -> psutil.Process:
+        """The engine's process: it listens on the socket of the engine."""
+        found = [each for each in self.processes() if _has_socket(each)]
+        assert len(found) == 1, found
+        return found[0]
+
+    def fronts(self) -> list[psutil.Process]:
+        """The fronts, in the order of their start, which is that of their numbers."""
+        return [each for each in self.processes() if not _has_socket(each)]
 
     def samples(self, name: str, **headers: str) -> dict[str, float]:
         """A metric: labels → value."""
@@ -64,10 +71,16 @@ class Service:
         return {a: float(b) for a, _, b in (line.rpartition(" ") for line in lines) if a.startswith(f"{name}{{")}
 
 
+def _has_socket(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return any(str(each.laddr).endswith("engine.sock") for each in process.net_connections("unix"))
+    return False
+
+
 @contextmanager
 def serving(bundle: Path, *options: str | Path) -> Iterator[Service]:
     command = [
-        sys.executable, "-m", "hmc.cli", "serve", str(bundle), "--processes", "2", "--port", "0", "--metrics-port", "0",
+        sys.executable, "-m", "hmc.cli", "serve", str(bundle), "--fronts", "2", "--port", "0", "--metrics-port", "0",
         "--device", "cpu", "--levels", "full,h12", "--json", *map(str, options),
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
@@ -77,12 +90,12 @@ def serving(bundle: Path, *options: str | Path) -> Iterator[Service]:
         line = process.stdout.readline()
         assert line, process.stderr.read()
         service = Service(process, json.loads(line))
-        workers = service.workers()
+        processes = service.processes()
         try:
             yield service
         finally:
             process.kill()  # without a word to its processes, which have to notice
-    _, alive = psutil.wait_procs(workers, WAIT_S)
+    _, alive = psutil.wait_procs(processes, WAIT_S)
     assert not alive, "processes have outlived their supervisor"
 
 
@@ -111,17 +124,11 @@ def test_every_process_answers(service: Service) -> None:
     assert set(service.samples("hmc_process_up").values()) == {1.0}
 
 
-def test_weights_are_in_memory_once(service: Service) -> None:
+def test_levels_are_in_memory_once(service: Service) -> None:
+    """One front is told what the engine holds, so that the metrics of all fronts can be summed."""
     memory = service.samples("hmc_memory_bytes")
-    shared = {key: value for key, value in memory.items() if 'part="shared"' in key}
-    assert {label for label in ("0", "1") if any(f'process="{label}"' in key for key in shared)} == {"0", "1"}
-    assert min(shared.values()) > 0
-    mapped = [
-        {Path(each.path).stat().st_ino for each in worker.memory_maps() if "/packed/" in each.path}
-        for worker in service.workers()
-    ]
-    assert mapped[0]
-    assert mapped[0] == mapped[1]  # the same files
+    shared = {key: value for key, value in memory.items() if 'part="shared"' in key and value}
+    assert len({label for label in ("0", "1") if any(f'process="{label}"' in key for key in shared)}) == 1
 
 
 def defaults(service: Service) -> set[str]:
@@ -132,7 +139,7 @@ def defaults(service: Service) -> set[str]:
 
 def all_are_new(service: Service, before: set[int]) -> bool:
     """Whether two processes answer, none of them one of those with these ids."""
-    now = {worker.pid for worker in service.workers()}
+    now = {worker.pid for worker in service.fronts()}
     try:
         return len(now - before) == len(now) == 2 and set(service.samples("hmc_process_up").values()) == {1.0}
     except OSError:  # the process that holds the port of the metrics is not there yet
@@ -147,7 +154,7 @@ def test_a_change_is_made_by_all_processes_and_by_those_that_start_later(own_ser
         assert defaults(service) == {ON_DEMAND}
         with pytest.raises(LevelNotFoundError):
             client.set_default_level("h99")
-    before = service.workers()
+    before = service.fronts()
     assert len(before) == 2
     with service.client(retry=Retry(attempts=10)) as client:
         before[1].send_signal(signal.SIGKILL)
@@ -162,8 +169,8 @@ def test_a_change_is_made_by_all_processes_and_by_those_that_start_later(own_ser
 
 def test_addresses_stay_when_all_processes_are_started_again(own_service: Service) -> None:
     service = own_service
-    before = {worker.pid for worker in service.workers()}
-    for worker in service.workers():
+    before = {worker.pid for worker in service.fronts()}
+    for worker in service.fronts():
         worker.kill()
 
     eventually(lambda: all_are_new(service, before))
@@ -171,7 +178,27 @@ def test_addresses_stay_when_all_processes_are_started_again(own_service: Servic
         assert client.translate(["A dog."], options=SHORT).level == "full"
 
 
-def test_sigterm_drains_every_process(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_engine_is_started_again(own_service: Service) -> None:
+    """Fronts live on. What is under way fails with UNAVAILABLE, and levels are there again when the engine is."""
+    service = own_service
+    fronts = {front.pid for front in service.fronts()}
+    before = service.engine().pid
+    with service.client(retry=Retry(attempts=1)) as client:
+        answer = client.translate(["A dog."], options=SHORT).translations
+        service.engine().kill()
+
+        def answers() -> bool:
+            try:
+                return client.translate(["A dog."], options=SHORT).translations[0].text == answer[0].text
+            except UnavailableError:
+                return False
+
+        eventually(answers)
+    assert service.engine().pid != before
+    assert {front.pid for front in service.fronts()} == fronts
+
+
+def test_sigterm_drains_every_front(tiny_bundle: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(
         f'[tokens.team]\nsha256 = "{digest("secret")}"\nscopes = ["translate", "metrics"]\n'
@@ -199,7 +226,7 @@ def test_sigterm_drains_every_process(tiny_bundle: Path, tmp_path: Path) -> None
 
 
 def test_what_a_process_cannot_serve_is_said(tiny_bundle: Path) -> None:
-    command = [sys.executable, "-m", "hmc.cli", "serve", str(tiny_bundle), "--processes", "2", "--port", "0"]
+    command = [sys.executable, "-m", "hmc.cli", "serve", str(tiny_bundle), "--fronts", "2", "--port", "0"]
     ran = subprocess.run(
         [*command, "--levels", "h99"], check=False, capture_output=True, text=True, env=environment(), timeout=WAIT_S
     )
@@ -210,25 +237,6 @@ def test_what_a_process_cannot_serve_is_said(tiny_bundle: Path) -> None:
 
 def test_ports_of_a_service_are_taken(service: Service) -> None:
     port, http_port = (int(service.said[key].rpartition(":")[2]) for key in ("address", "http_address"))
-    for settings in (ServerSettings(processes=2, port=port), ServerSettings(processes=2, port=0, http_port=http_port)):
+    for settings in (ServerSettings(fronts=2, port=port), ServerSettings(fronts=2, port=0, http_port=http_port)):
         with pytest.raises(PortInUseError):
             Supervisor(["bundle"], settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "threads"),
-    [
-        (ServerSettings(port=0, processes=2, threads=3), 3),
-        (ServerSettings(port=0, processes=2, workers=2), 0),
-        (ServerSettings(port=0, processes=10_000), 1),
-    ],
-)
-def test_processes_divide_the_cores(settings: ServerSettings, threads: int) -> None:
-    with Supervisor([], settings) as supervisor:
-        assert supervisor.settings.threads == threads
-
-
-def test_processes_are_for_a_cpu() -> None:
-    server: Any = SimpleNamespace(models=SimpleNamespace(statuses=lambda: [SimpleNamespace(device="cuda:0")]))
-    with pytest.raises(InvalidRequestError, match="--device cpu"):
-        check_devices(server)

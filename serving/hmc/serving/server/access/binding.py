@@ -34,11 +34,12 @@ HANDSHAKE_MS, KEEPALIVE_MS, KEEPALIVE_ANSWER_MS, PING_MS, PING_STRIKES = 20_000,
 least time between two pings of a client; pings that may come earlier before the connection is closed."""
 
 
-def grpc_options(settings: ServerSettings) -> list[tuple[str, int]]:
-    """Options of a gRPC server: its limits on connections, calls, messages and time."""
+def grpc_options(settings: ServerSettings, *, shared: bool = False) -> list[tuple[str, int]]:
+    """Options of a gRPC server: its limits on connections, calls, messages and time. shared: whether other fronts
+    listen on its port."""
     options = [
-        # Of a single process: else a second server could listen on the same port, and would get some of the calls.
-        ("grpc.so_reuseport", int(settings.processes > 1)),
+        # Else a second server could listen on the same port, and would get some of the calls.
+        ("grpc.so_reuseport", int(shared)),
         ("grpc.max_receive_message_length", settings.max_message_mib << 20),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         # Between the two limits gRPC would refuse at random.

@@ -19,7 +19,7 @@ SAFE_MODULES = ("onnxruntime.",)
 WITHHELD = "(message withheld: it may quote a text; --log-texts shows it)"
 
 
-def set_up(log_format: str = "text", *, texts: bool = False, process: int | None = None) -> None:
+def set_up(log_format: str = "text", *, texts: bool = False, process: int | str | None = None) -> None:
     """Makes the log of this process go to stderr. log_format: "text" or "json". texts: messages of unexpected errors
     may quote texts. process: which of several this is, for every line."""
     handler = logging.StreamHandler()
@@ -31,7 +31,7 @@ def set_up(log_format: str = "text", *, texts: bool = False, process: int | None
 class TextLines(logging.Formatter):
     """A line for people: time, level, message, and what is known of the call."""
 
-    def __init__(self, *, texts: bool = False, process: int | None = None) -> None:
+    def __init__(self, *, texts: bool = False, process: int | str | None = None) -> None:
         """texts, process: as for `set_up`."""
         super().__init__("%(asctime)s %(levelname)s %(message)s")
         self._texts, self._process = texts, process
@@ -64,7 +64,7 @@ def _on_one_line(value: object) -> str:
 class JsonLines(logging.Formatter):
     """An object a line: time (UTC), level, message, and what is known of the call."""
 
-    def __init__(self, *, texts: bool = False, process: int | None = None) -> None:
+    def __init__(self, *, texts: bool = False, process: int | str | None = None) -> None:
         """texts, process: as for `set_up`."""
         super().__init__()
         self._texts, self._process = texts, process

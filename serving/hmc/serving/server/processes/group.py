@@ -8,10 +8,12 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import struct
+import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,19 @@ REQUESTS: dict[str, type[Message]] = {
 }
 """Methods of AdminService → their requests, in the order in which a process that starts makes them: what can be the
 default level depends on the bundle and on what is loaded, and what can be unloaded on the default level."""
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder that only this user can enter, for sockets; it is removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="hmc-"))
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)  # so that what tidies folders of temporary files leaves it alone
+    try:
+        yield folder
+    finally:
+        os.close(held)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
