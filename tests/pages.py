@@ -24,7 +24,7 @@ STATUSES_OF_TEXTS = WITH_A_LEVEL - {
 """Codes of the `Error` in the answer to one text of a stream."""
 STATUSES = """# Statuses
 
-Every status that a call can end with, what it means and what to do. This page is written by `make docs` from
+This page lists every status that a call can end with, what it means and what to do. `make docs` writes it from
 `serving/hmc/serving/wire/status.py`, and a test compares both.
 
 The message of a status says what is wrong in English. The trailing metadata has `x-request-id`: the name that the
@@ -32,13 +32,13 @@ call sent under this key, or one that the server made. The server's log has it w
 
 With `INVALID_ARGUMENT`, the details of the status (`grpc-status-details-bin`) hold a `google.rpc.BadRequest`: each
 field at fault with its path and a description. Python: `InvalidRequestError.violations`. In a stream, the `Error` of a
-text has the same list as `violations`. Not all are listed for a request of more than 1 MiB (the first only), and when
-they do not fit into the trailers (the last one then says how many more there are).
+text has the same list as `violations`. For a request of more than 1 MiB only the first field is listed. If the list
+does not fit into the trailers, its last entry says how many more fields there are.
 """
 SETTINGS = """# Settings of `hmc serve`
 
-This page is made from the code: `make docs` writes it. [Operations](operations.md#configure-a-server) says how
-settings are given and which of several wins.
+`make docs` writes this page from the code. [Operations](operations.md#configure-a-server) says how to give settings,
+and which one wins if a setting is given twice.
 
 | key in a file | option | variable | default | meaning |
 |---|---|---|---|---|
@@ -49,27 +49,27 @@ A level has ONNX graphs and, unless its weights have 4 bits, a [step
 program](decisions/0037-step-programs-read-the-graphs-weights.md): what it computes, as some 40 operations a token. An
 executor runs one of the two. `--executor` of `hmc translate`, `hmc score` and `hmc serve` names it.
 
-- `onnxruntime` runs the graphs: every level, every option, every device, and levels that were compiled before there
-  were programs.
-- `native` runs the program in C, on a CPU: greedy and beam search inside, many steps a call. Its answers are those of
-  `reference`, bit for bit, on every processor.
-- `reference` runs the program in NumPy, a sentence and a row at a time, some hundred times slower. It says what a
-  program means, to the bit. Other executors are compared with it.
+- `onnxruntime` runs the graphs. It runs every level with every option on every device, also levels that were compiled
+  before there were step programs.
+- `native` runs the program in C, on a CPU, with greedy and beam search inside and many steps a call. Its answers equal
+  the answers of `reference` bit for bit, on every processor.
+- `reference` runs the program in NumPy, one sentence and one row at a time, some hundred times slower. It defines what
+  a program means, to the bit. Other executors are compared with it.
 
-Where none is named, `native` runs the levels in int8 on a CPU, and `onnxruntime` all others. `hmc levels BUNDLE
+Without this option, `native` runs the levels in int8 on a CPU, and `onnxruntime` runs all others. `hmc levels BUNDLE
 --program LEVEL` prints a program.
 
 ## Who does what
 
-*inside*: the executor itself. *host*: it gives each row's best tokens, and the search on the host chooses among them.
-*no*: it refuses. Nothing goes to another executor by itself. This page is written by `make docs` from
-`engine/hmc/engine/support.py`, and a test compares both.
+*inside*: the executor does this itself. *host*: the executor gives each row's best tokens, and a search on the host
+chooses among them. *no*: the executor refuses this. HMC never takes another executor by itself. `make docs` writes this
+page from `engine/hmc/engine/support.py`, and a test compares both.
 
 """
-EVERY_FORM = """Every form of the model that a checkpoint can have runs in each: any number of heads, neurons and
-layers, norms first or last, one vocabulary or two, and the rest of `Architecture`. On CUDA, `onnxruntime` searches
-inside where a request asks for greedy or beam search with at most a length penalty, limits of length and several
-answers.
+EVERY_FORM = """Each executor runs every form of the model that a checkpoint can have: any number of heads, neurons and
+layers, norms first or last, one vocabulary or two, and all else in `Architecture`. On CUDA, `onnxruntime` searches
+inside for greedy and beam search, if a request sets no other options than a length penalty, limits of length and
+`n_best`.
 """
 
 
