@@ -62,7 +62,7 @@ def test_a_bundle_is_one_model(hmc: Hmc, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "a")
     for command in (["levels", bundle], ["translate", "a", "--bundle", bundle]):
         ran = hmc(*command, "--model", "x")
-        assert (ran.exit_code, ran.stderr) == (2, "hmc: --model is about --server: a bundle is one model\n")
+        assert (ran.exit_code, ran.stderr) == (2, "hmc: --model needs --server: a bundle holds only one model\n")
 
 
 def test_a_bundle_translates_into_the_language_that_is_asked_for(hmc: Hmc, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from tests.command import refused
 
 
 def test_replicas_are_about_ray(hmc: Hmc, fake_bundle: Path) -> None:
-    refused(hmc("serve", fake_bundle, "--replicas", "2"), "--replicas is about --ray: add it, or leave it out")
+    refused(
+        hmc("serve", fake_bundle, "--replicas", "2"), "--replicas works only with --ray: add --ray, or leave it out"
+    )
 
 
 def test_without_ray_the_command_that_installs_it_is_told(

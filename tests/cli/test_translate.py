@@ -94,7 +94,7 @@ def test_json(hmc: Hmc, server: BackgroundServer) -> None:
         ),
         (["--server", "SERVER", "--timeout", "0", "a"], None, "--timeout 0: choose more than 0 seconds"),
         (["--server", "SERVER", "--timeout", "nan", "a"], None, "--timeout nan: choose more than 0 seconds"),
-        (["--server", "SERVER", "--top-k", "5", "a"], None, "--top-k is about sampling: add --sample"),
+        (["--server", "SERVER", "--top-k", "5", "a"], None, "--top-k works only with sampling: add --sample"),
         (["--server", "SERVER", "--alignment", "a"], None, "printed as JSON: add --json"),
         (["--server", "SERVER", "--incremental", "--json", "a"], None, "leave out --json and --n-best"),
         (
@@ -287,17 +287,29 @@ def test_an_empty_translation_is_said(hmc: Hmc, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--bundle", "b", "--timeout", "3"], "--timeout is about --server: leave it out with --bundle"),
-        (["--bundle", "b", "--token", "x"], "--token is about --server: leave it out with --bundle"),
+        (["--bundle", "b", "--timeout", "3"], "--timeout is for a server: leave it out with --bundle"),
+        (["--bundle", "b", "--token", "x"], "--token is for a server: leave it out with --bundle"),
         (
             ["--bundle", "b", "--tls-cert", "c", "--tls-key", "k"],
-            "--tls-cert, --tls-key are about --server: leave them out",
+            "--tls-cert, --tls-key are for a server: leave them out",
         ),
-        (["--bundle", "b", "--tls-ca", "c"], "--tls-ca is about --server"),
-        (["--server", "x:1", "--device", "cpu"], "--device, --threads, --workers and --executor are about --bundle"),
-        (["--server", "x:1", "--executor", "reference"], "--device, --threads, --workers and --executor are about"),
-        (["--server", "x:1", "--workers", "2"], "--device, --threads, --workers and --executor are about --bundle"),
-        (["--server", "x:1", "--threads", "2"], "--device, --threads, --workers and --executor are about --bundle"),
+        (["--bundle", "b", "--tls-ca", "c"], "--tls-ca is for a server"),
+        (
+            ["--server", "x:1", "--device", "cpu"],
+            "--device, --threads, --workers and --executor work only with --bundle",
+        ),
+        (
+            ["--server", "x:1", "--executor", "reference"],
+            "--device, --threads, --workers and --executor work only with",
+        ),
+        (
+            ["--server", "x:1", "--workers", "2"],
+            "--device, --threads, --workers and --executor work only with --bundle",
+        ),
+        (
+            ["--server", "x:1", "--threads", "2"],
+            "--device, --threads, --workers and --executor work only with --bundle",
+        ),
     ],
 )
 def test_options_of_the_other_place(hmc: Hmc, arguments: list[str], said: str) -> None:

@@ -37,16 +37,16 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
     [
         (["--engine", "dask"], "--engine dask: choose local or ray"),
         (["--engine", "local"], "--engine needs --source FILE"),
-        (["--engine", "local", "--source", "IN"], "--engine needs --source FILE, which a run that goes on reads again"),
+        (["--engine", "local", "--source", "IN"], "--engine needs --source FILE and --out DIR"),
         (["--engine", "local", "--source", "IN", "-o", "O", "--restart"], "leave out texts, --document"),
         (["--engine", "local", "--source", "IN", "-o", "O", "--segmentation", "none"], "leave out texts, --document"),
         (["--engine", "local", "--source", "IN", "-o", "O", "--workers", "0"], "--workers 0: choose 1 or more"),
         (
             ["--engine", "local", "--source", "IN", "-o", "O", "--timeout", "3"],
-            "--timeout is about --server: leave it out with --engine",
+            "--timeout is for a server: leave it out with --engine",
         ),
         (["--engine", "local", "--source", "IN", "-o", "O", "--json", "--alignment"], "leave out --token-scores"),
-        (["--source", "IN", "--field", "text"], "--field is about --engine"),
+        (["--source", "IN", "--field", "text"], "--field needs --engine"),
         (
             ["--engine", "local", "--source", "CORPUS", "-o", "O", "--suppress-token", "NoSuchPiece"],
             "suppressed token 'NoSuchPiece' is not in the vocabulary",

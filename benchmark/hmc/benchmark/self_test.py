@@ -185,8 +185,8 @@ def loaded() -> list[Check]:
 
 
 def queued() -> list[Check]:
-    """A server that answers one call at a time, and once stalls for two seconds. The times that callers wait follow
-    from those of the server (Lindley's recursion), and count from when a call was due."""
+    """A server that answers one call at a time, and once stalls for two seconds. The waiting times of callers follow
+    from the server's times (Lindley's recursion). They count from the time at which a call was due."""
     due = poisson(40.0, 60.0, 4)
     service = 0.01
     stall = 2.0
@@ -250,8 +250,8 @@ def flagged(slowdown: float) -> list[Check]:
 
 
 def on_a_shared_machine() -> list[Check]:
-    """What `compare` says of two levels on a machine whose rounds differ by 10 to 50 %, and whose speed drifts between
-    two reports: of equal ones, and where the second one was made slower."""
+    """What `compare` says of two equal levels, and of two levels of which the second was made slower. The machine's
+    rounds differ by 10 to 50 %, and its speed drifts between two reports."""
     wrong = better = 0
     for number in range(PAIRS):
         before, same, slower = (
@@ -272,7 +272,7 @@ def on_a_shared_machine() -> list[Check]:
 
 
 def scored() -> list[Check]:
-    """BLEU and p-value of two systems beside those that sacreBLEU's command prints for the same files."""
+    """BLEU and p-value of two systems, beside the numbers that sacreBLEU's command prints for the same files."""
     draw = random.Random(5)
     words = [f"word{n}" for n in range(60)]
     references = [" ".join(draw.choices(words, k=draw.randint(4, 20))) for _ in range(80)]

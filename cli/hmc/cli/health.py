@@ -18,7 +18,7 @@ def command(
 ) -> None:
     """Wait until a server is ready. The exit status is 0 if it is, and 75 if it is not within --timeout.
 
-    A server that loads, drains, or whose default level has failed, is not ready. No token is needed.
+    A server is not ready while it loads, while it drains, and if its default level has failed. No token is needed.
     """
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.options import connected

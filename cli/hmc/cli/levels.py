@@ -49,8 +49,8 @@ def command(
 
     The column MiB is the size on disk: files of this level alone + files that it shares with other levels.
 
-    With --server, the size in memory is listed too, and as `live` the times of the calls that it has answered. The
-    other times are those that the bundle records.
+    With --server, the size in memory is listed too, and as `live` the times of the calls that it has answered. All
+    other times come from the bundle.
     """
     from hmc.cli.common.consoles import levels_as_json, open_console
     from hmc.cli.common.texts.lines import check_stdout

@@ -56,7 +56,7 @@ def command(
     if (token_scores or alignment) and not json_output:
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     if not alignment and not coverage_penalty:
-        check_unused("is about --alignment and --coverage-penalty: add one", attention_head=attention_head)
+        check_unused("needs --alignment or --coverage-penalty: add one", attention_head=attention_head)
     options = DecodeOptions(
         beam_size=1,
         length_penalty=length_penalty,

@@ -411,7 +411,7 @@ def command(
     given = {name: value for name, value in options.items() if value is not None}
     if runtime.device == "cpu":  # in a file or the environment they may stand for other servers
         gpu = {"gpu_memory": runtime.gpu_memory, "gpu_attention": runtime.gpu_attention}
-        check_unused("is about CUDA, not about --device cpu: leave it out", **gpu)
+        check_unused("works only on CUDA, and not with --device cpu: leave it out", **gpu)
     if limits.connection_age_seconds == 0:
         grace = limits.connection_grace_seconds
         check_unused(

@@ -151,9 +151,9 @@ def command(
 
     check_stdout()
     if sample:
-        check_unused("is about searching, and --sample draws: leave one of them out", beam=beam)
+        check_unused("is for searching, and --sample draws tokens: leave one of them out", beam=beam)
     if not alignment and not coverage_penalty:
-        check_unused("is about --alignment and --coverage-penalty: add one", attention_head=attention_head)
+        check_unused("needs --alignment or --coverage-penalty: add one", attention_head=attention_head)
     options = DecodeOptions(
         beam_size=DecodeOptions.beam_size if beam is None else beam,
         length_penalty=length_penalty,
@@ -190,11 +190,11 @@ def command(
     running_text = document or (bool(texts) and not incremental)
     divide = _segmentation(segmentation, running_text, document)
     if restart and out is None:
-        raise InvalidRequestError("--restart is about --out: leave it out")
+        raise InvalidRequestError("--restart needs --out FILE: add --out, or leave --restart out")
     if out is not None and (document or incremental):
         raise InvalidRequestError("--out writes a line for each line: leave out --document and --incremental")
     if keep and not document:
-        raise InvalidRequestError("--keep is about running text: add --document")
+        raise InvalidRequestError("--keep needs running text: add --document")
     if document and (json_output or incremental or n_best > 1 or target_prefix):
         raise InvalidRequestError(
             "--document writes plain text: leave out --json, --incremental, --n-best, --target-prefix"
@@ -236,7 +236,7 @@ def _segmentation(name: str | None, running_text: bool, document: bool) -> Segme
     from hmc.serving.requests.options import Segmentation
 
     if name is not None and not running_text:
-        raise InvalidRequestError("--segmentation is about running text: add --document, or give texts as arguments")
+        raise InvalidRequestError("--segmentation needs running text: add --document, or give texts as arguments")
     return Segmentation.of(name or ("sentence" if document else "auto"))
 
 
@@ -246,5 +246,5 @@ def _sampling(sample: bool, **given: float | None) -> Sampling | None:
 
     values = {name: value for name, value in given.items() if value is not None}
     if values and not sample:
-        raise InvalidRequestError(f"--{next(iter(values)).replace('_', '-')} is about sampling: add --sample")
+        raise InvalidRequestError(f"--{next(iter(values)).replace('_', '-')} works only with sampling: add --sample")
     return Sampling(**values) if sample else None  # type: ignore[arg-type]  # each of its own type

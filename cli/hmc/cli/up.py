@@ -101,9 +101,14 @@ def command(
     from hmc.serving.server.observing.logs import set_up
 
     if not target_heads:
-        check_unused("is about --target-heads: add it, or leave this one out", prune_steps=prune_steps)
+        check_unused("needs --target-heads: add --target-heads, or leave this option out", prune_steps=prune_steps)
     if not serve:
-        check_unused("is about the server: leave it out, or --no-serve", host=host, port=port, http_port=http_port)
+        check_unused(
+            "is for the server, and --no-serve starts none: leave one of them out",
+            host=host,
+            port=port,
+            http_port=http_port,
+        )
     out = out or default_folder(model)
     check_run_folder(out)
     addresses = {"host": host, "port": port, "http_port": http_port}

@@ -9,7 +9,7 @@ VERSION = "0.1.0"
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """Versions of HMC (`hmc`) and of those packages that are installed."""
+    """Versions of HMC (`hmc`), and of the packages that are installed."""
     from contextlib import suppress
     from importlib.metadata import PackageNotFoundError, version
 

@@ -50,7 +50,8 @@ class Violation:
 
 
 class InvalidRequestError(HmcError):
-    """A request (or command line) whose values make no sense; the message names the value and the allowed range.
+    """A request (or a command line) with a value that is not allowed. The message names the value and the allowed
+    range.
 
     `violations` lists every value at fault, if the service found them; it is empty for a command line.
     """
@@ -65,11 +66,11 @@ class TooLargeError(InvalidRequestError):
 
 
 class LevelNotFoundError(HmcError):
-    """The requested pruning level is not in the bundle; the message lists those that are."""
+    """The requested level is not in the bundle. The message lists the levels that are."""
 
 
 class ModelNotFoundError(LevelNotFoundError):
-    """The server has no such model, or none of these languages; the message lists those that it has."""
+    """The server has no such model, or no model of these languages. The message lists its models."""
 
 
 class RetryableError(HmcError):
@@ -133,8 +134,8 @@ class InternalServiceError(HmcError):
 
 
 def ending(status: int) -> str:
-    """How a process ended, as the end of a sentence about it. status: as `subprocess` has it; that of a signal is
-    negative."""
+    """How a process ended, as the end of a sentence about it. status: as `subprocess` has it, so the status of a signal
+    is negative."""
     if status >= 0:
         return f"ended with exit status {status}"
     names = {number.value: number.name for number in signal.Signals}

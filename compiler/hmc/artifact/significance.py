@@ -153,7 +153,8 @@ def difference(
     seed: int = SEED,
     confidence: float = CONFIDENCE,
 ) -> Estimate:
-    """Score of a system minus that of the baseline on the same N sentences, with its interval and without a p-value.
+    """Score of a system minus the score of the baseline on the same N sentences, with its interval and without a
+    p-value.
 
     system, baseline: `[N, K]`. Raises ValueError for different numbers of sentences.
     """
@@ -182,8 +183,8 @@ def bleu_statistics(
 ) -> npt.NDArray[np.int64]:
     """Statistics of BLEU, `[N, 10]`: hypothesis length, reference length, 4 counts of matches, 4 counts of n-grams.
 
-    tokenizer: None: that of the references (see `tokenizer_of`); give that of the whole test set for a part of it.
-    Raises ValueError for different numbers of hypotheses and references.
+    tokenizer: None takes the references' tokenizer (see `tokenizer_of`). For a part of a test set, give the tokenizer
+    of the whole set. Raises ValueError for different numbers of hypotheses and references.
     """
     name = tokenizer or tokenizer_of(references)
     metric = BLEU(tokenize=name, effective_order=True)  # changes the score of a sentence, not its counts

@@ -22,7 +22,7 @@ ONCE_SECONDS = 1.0
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has ended a job. The message says what is kept; it is empty where nobody said it."""
+    """A signal has ended a job. The message says what is kept. It is empty if the job did not say it."""
 
     def __init__(self, number: int, kept: str = "") -> None:
         super().__init__(kept)

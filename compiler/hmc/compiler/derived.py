@@ -17,8 +17,8 @@ class DerivedArrays:
     """Remembers what functions made of arrays: stacked, converted and quantised weights.
 
     Arrays are compared by identity, so they must not be changed. An entry is dropped once one of the arrays that it was
-    made from is gone. Weights that two levels share are therefore quantised once, and those of one level alone do
-    not outlive it.
+    made from is gone. So weights that two levels share are quantised once, and the weights of a single level do not
+    outlive it.
     """
 
     def __init__(self) -> None:

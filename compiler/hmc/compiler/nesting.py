@@ -14,8 +14,8 @@ from hmc.artifact.program.tensors import stored_tensor
 
 
 def share_weights(bundle: Path, levels: Sequence[Level]) -> list[Level]:
-    """Writes the programs of levels anew where their weights are the first rows and columns of those of a wider level,
-    which they then read. An executor that has the wider level open needs no weights for the narrower one.
+    """Writes programs anew so that narrower levels read the weights of a wider level, if their weights are its first
+    rows and columns. An executor that has the wider level open needs no weights for the narrower one.
 
     Weights are compared number by number, so it does not matter which checkpoints levels are from. The graphs keep
     files of their own. Returns the levels with the digests of their new programs.

@@ -101,8 +101,8 @@ class LevelSource:
         return self._slim
 
     def share_scales(self, model: SlimModel) -> None:
-        """Quantises W_O of nested levels by the scales of the widest one, whose first rows its integers then are. What
-        a scale of W_Q, W_K and W_V is for has no other heads anyway."""
+        """Quantises W_O of nested levels by the scales of the widest level. The integers of a level are then the first
+        rows of the widest level's. What a scale of W_Q, W_K and W_V is for has no other heads anyway."""
         wide = self._widest
         if wide is None or model.layout == wide.layout or model.order is None or wide.order is None:
             return
@@ -201,7 +201,7 @@ def compile_level(chosen: ChosenLevel, sentences: Sentences, progress: Callable[
 def compile_trial(chosen: ChosenLevel, sentences: Sentences, fp32_layers: Sequence[str] = ()) -> Level:
     """Compiles a level that is only timed, in a fraction of the time: its numbers are not checked against anything.
 
-    fp32_layers: those of an int8 or int4 level that stay in fp32, where `compile_level` would measure which have to.
+    fp32_layers: layers of an int8 or int4 level that stay in fp32. `compile_level` measures which layers have to.
     """
     source = chosen.source
     traits = PRECISIONS[chosen.precision]

@@ -46,7 +46,7 @@ class BundleFolder:
     """Remembers the digests of arrays that several graphs have."""
 
     def write_graph(self, model: ir.Model, name: str) -> dict[str, str]:
-        """Writes the graph file `name`, and those of its weights that no graph before it had.
+        """Writes the graph file `name`, and its weights, except the weights that an earlier graph has written.
 
         Locations of weights are relative to the bundle, not to the graph: a loader gives ONNX Runtime the bundle as the
         folder of external initializers. Returns path within the bundle → sha256, of the graph and all its weights.

@@ -30,7 +30,7 @@ BY_DEFAULT: tuple[Ranking, ...] = ("gates", "importance")
 
 
 def choose_layout(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | None = None) -> HeadLayout:
-    """The open heads of a level. target None: those of the checkpoint.
+    """The open heads of a level. target None: the heads of the checkpoint.
 
     A budget keeps the heads that rank best: by log α of the gates (Voita et al. 2019), by I_h (Michel et al. 2019) or
     by another score of the checkpoint. rank_by None: by the gates if there are any, else by I_h. A budget that keeps
@@ -60,7 +60,8 @@ def _chosen(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | No
 
 
 def head_scores(checkpoint: Checkpoint, asked: str, rank_by: Ranking | None = None) -> HeadScores:
-    """The scores by which a checkpoint's heads are ranked: those that `rank_by` names, else the first of BY_DEFAULT.
+    """The scores by which a checkpoint's heads are ranked: the score that `rank_by` names, or else the first of
+    BY_DEFAULT that it has.
 
     asked: the option that needs them, for messages. Raises InvalidRequestError if the checkpoint lacks them.
     """
@@ -113,7 +114,7 @@ class SlimModel:
 
     @property
     def reordered(self) -> bool:
-        """Whether the heads of a layer are in another order than that of their numbers."""
+        """Whether the heads of a layer are not in the order of their numbers."""
         order = self.order
         return order is not None and any(list(row) != sorted(row) for kind in KINDS for row in order[kind])
 
@@ -129,7 +130,7 @@ class OrderedHeads:
     @classmethod
     def nested(cls, checkpoint: Checkpoint, layouts: Iterable[HeadLayout], rank_by: Ranking | None) -> OrderedHeads:
         """Heads that the smallest of `layouts` keeps come first, so that its weights are the first rows and columns of
-        those of the wider ones; then by the score that heads are ranked by, if the checkpoint has it."""
+        the weights of wider layouts. The other heads follow by the score that ranks heads, if the checkpoint has it."""
         order = nested_order([*layouts, checkpoint.layout], _scores(checkpoint, rank_by))
         return cls(order, reordered_heads(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, order))
 

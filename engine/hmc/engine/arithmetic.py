@@ -160,8 +160,8 @@ def activate(x: Float32, name: str | None) -> Float32:
 
 
 def quantise(x: Float32, to: Range) -> Int32:
-    """x / scale, clamped to what 8 bits hold, rounded half to even, plus the zero point. NaN becomes the zero point:
-    whoever reads the integers carries it on."""
+    """x / scale, clamped to what 8 bits hold, rounded half to even, plus the zero point. NaN becomes the zero point;
+    the reader of the integers has to carry it on."""
     low, high = (-128, 127) if to.signed else (-to.zero_point, 255 - to.zero_point)
     steps = np.minimum(np.maximum(x / F(to.scale), F(low)), F(high))
     steps = np.where(np.isnan(steps), F(0), steps)

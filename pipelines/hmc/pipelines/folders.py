@@ -70,8 +70,8 @@ def taken_folder(out: Path, request: Mapping[str, Any], first: First) -> Iterato
     """Makes `out` the folder of this request, or finds that it is; until the end no other process can take it.
 
     request: JSON values. Raises InvalidRequestError, which names the differences, for a folder of another request, for
-    a folder with other files, and for one that another process is working in. Errors of a full disk, those of the
-    `with` block too, name `out` if they name nothing.
+    a folder with other files, and for one that another process is working in. Errors of a full disk, also inside the
+    `with` block, name `out` if they name nothing.
     """
     path = out / first.name
     out.mkdir(parents=True, exist_ok=True)

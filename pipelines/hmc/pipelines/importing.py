@@ -163,6 +163,7 @@ def read_pickled(file: Path) -> Arrays:
         if error.name != "torch":
             raise
         raise HmcError(
-            f"{file.name} is of PyTorch, which is not installed: {how_to_install('train')}; or get model.safetensors"
+            f"{file.name} is a file of PyTorch, which is not installed: {how_to_install('train')}; or get "
+            "model.safetensors"
         ) from error
     return read(file)

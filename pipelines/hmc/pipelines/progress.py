@@ -53,7 +53,7 @@ Phase = Callable[[], AbstractContextManager[tuple[Report, Steps]]]
 
 
 def quiet() -> AbstractContextManager[tuple[Report, Steps]]:
-    """A phase whose progress goes nowhere."""
+    """A phase whose progress is not shown."""
     return nullcontext((silent, Steps(silent)))
 
 

@@ -35,7 +35,7 @@ def in_turn(shards: Iterable[Shard], submit: Callable[[Shard], Waiting]) -> Iter
 def longest_first(
     lines: Sequence[Line], text: Callable[[Line], str], submit: Callable[[Line], Waiting]
 ) -> list[Waiting]:
-    """Submits the lines, that of the longest text first: sentences of one length share a batch without padding.
+    """Submits the lines, the longest text first, so that sentences of one length share a batch without padding.
 
     Returns what `submit` returned for each, in the order of the lines.
     """

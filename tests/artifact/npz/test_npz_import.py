@@ -191,7 +191,7 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     ),
     (lambda o: (o / "decoder.yml").write_text("models: [\n"), r"decoder\.yml is not YAML \(line"),
     (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n<unk>: 1\n"), "has 2 entries, the model's vocabulary has"),
-    (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n</s>: 1\n"), "line 2: '</s>' is there twice"),
+    (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n</s>: 1\n"), "line 2: '</s>' is given twice"),
     (lambda o: (o / "opus.vocab.yml").write_text("a: 0\n<unk>: 1\n"), "has no entry '</s>'"),
     (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n<unk>: 1\n<pad>: 2\n"), "has an entry '<pad>'"),
     (lambda o: (o / "opus.vocab.yml").write_text("</s>: 0\n<unk>: 2\n"), "must be 0 to 1, each once"),

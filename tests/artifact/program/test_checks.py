@@ -102,7 +102,7 @@ def no_place(program: dict[str, Any]) -> None:
         (another_shape, r"the tensor positions has the shape \[97, 32\], not \[96, 32\]"),
         (without_scales, r"step\[1\] \(linear\): .* a product has a range exactly where its weights have scales"),
         (another_list, r"step\[3\] \(attend_encoder\): is not an operation of this list"),
-        (same_plane, r"plane 0 is there twice"),
+        (same_plane, r"plane 0 is given twice"),
         (same_head, r"encode\[2\] \(attend_encoder\): 4 heads are \[\d, \d, \d, \d\]: each needs a number below 4"),
         (unread, r"tensor spare: no operation reads it"),
         (no_place, r"the tensor positions has no place"),

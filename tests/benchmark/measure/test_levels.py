@@ -68,7 +68,7 @@ def test_the_reference_runs_here(manifest: Manifest) -> None:
     assert reference_level(manifest) == "x", "the exact form of the first level"
     for level in manifest.levels:
         level.precision = "bf16"
-    with pytest.raises(DeviceUnavailableError, match="need a CUDA device, and there is none here"):
+    with pytest.raises(DeviceUnavailableError, match="need a CUDA device, and this machine has none"):
         reference_level(manifest)
 
 

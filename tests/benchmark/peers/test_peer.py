@@ -121,6 +121,6 @@ def test_what_peers_need_is_said_before_anything_is_measured(
         check_peers(["optimum"], tiny_checkpoint, digest)
     with pytest.raises(InvalidRequestError, match="name their folder with --checkpoint DIR"):
         check_peers(["ctranslate2"], None, digest)
-    with pytest.raises(InvalidRequestError, match="has other weights than the level that all are compared with"):
+    with pytest.raises(InvalidRequestError, match="has other weights than the reference level"):
         check_peers(["ctranslate2"], CHECKPOINT, digest)
     check_peers(["ctranslate2", "transformers"], tiny_checkpoint, digest)

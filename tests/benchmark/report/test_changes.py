@@ -159,7 +159,7 @@ def test_what_is_not_alike_in_scores_and_peers_is_told() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sentences": ()}, "the two reports are of other sentences"),
+        ({"sentences": ()}, "the two reports are of different sentences"),
         ({"levels": ()}, "no level at the same batch and beam in common"),
     ],
 )

@@ -146,7 +146,7 @@ def test_levels_that_cannot_be_scored_here_are_named(
     monkeypatch.setattr("hmc.engine.runtime.device.cuda_available", lambda: False)
     ran = hmc("compile", prunable, "--precision", "fp32,fp16", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
     assert ran.exit_code == 0, ran.output
-    assert "--eval: levels in fp16 run on CUDA, and there is none here: not scored" in ran.stderr
+    assert "--eval: levels in fp16 run on CUDA, and this machine has none: not scored" in ran.stderr
     assert [level.quality is None for level in validate(tmp_path / "b").levels] == [False, True]
 
 
@@ -156,7 +156,7 @@ def test_where_the_first_level_cannot_run_here_another_is_the_reference(
     monkeypatch.setattr("hmc.engine.runtime.device.cuda_available", lambda: False)
     words = ["--precision", "fp16,int8", "--calibrate", pairs[0], "--eval", *pairs, "--beam", 1]
     ran = done(hmc("compile", prunable, *words, "-o", tmp_path / "b"))
-    assert "--eval: levels in fp16 run on CUDA, and there is none here: not scored" in ran.stderr
+    assert "--eval: levels in fp16 run on CUDA, and this machine has none: not scored" in ran.stderr
     half, eighth = validate(tmp_path / "b").levels
     assert (half.name, half.quality) == ("full-fp16", None)
     assert eighth.quality is not None
@@ -222,8 +222,8 @@ def test_a_bundle_that_cannot_be_scored_stays_as_it_was(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--beam", "3"], "--beam and --test-set are about --eval"),
-        (["--test-set", "x"], "--beam and --test-set are about --eval"),
+        (["--beam", "3"], "--beam and --test-set need --eval"),
+        (["--test-set", "x"], "--beam and --test-set need --eval"),
         (["--beam", "0", "--eval", "SRC", "REF"], "--beam 0: choose 1 to 16"),
     ],
 )

@@ -35,7 +35,7 @@ def test_another_model_does_not_replace_the_imported_one(tmp_path: Path) -> None
     folder = tmp_path / "out" / "checkpoint"
     as_checkpoint(tmp_path / "one", folder)
     before = times(folder)
-    with pytest.raises(InvalidRequestError, match=r"is of another model than .*other; choose another --out"):
+    with pytest.raises(InvalidRequestError, match=r"belongs to another model than .*other; choose another --out"):
         as_checkpoint(tmp_path / "other", folder)
     assert times(folder) == before
 

@@ -129,10 +129,10 @@ class Name(str):
 
 def test_a_repeated_name_is_found_by_looking_at_each_name_once() -> None:
     names = [Name(f"name-{n}") for n in range(2000)]
-    with pytest.raises(ValueError, match="'name-1999' is there twice"):
+    with pytest.raises(ValueError, match="'name-1999' is given twice"):
         bodies._object([(name, 0) for name in (*names, Name("name-1999"))])
     assert Name.compared < 2 * len(names)
-    with pytest.raises(InvalidRequestError, match="'text' is there twice"):
+    with pytest.raises(InvalidRequestError, match="'text' is given twice"):
         bodies.message_from_json(b'{"texts": [], "text": 1, "text": 2}', cast(Any, pb.TranslateRequest.DESCRIPTOR))
 
 

@@ -23,7 +23,7 @@ Phase = Callable[[int], AbstractContextManager[Progress]]
 
 
 def no_progress(_: int) -> AbstractContextManager[Progress]:
-    """A phase whose progress goes nowhere."""
+    """A phase whose progress is not shown."""
     return nullcontext(silent)
 
 
@@ -54,7 +54,7 @@ class CompilePlan:
         """Raises DeviceUnavailableError if there is a test set and this machine can run none of the levels."""
         if self.test_set and len(self.not_scored) == len(self.precisions):
             raise DeviceUnavailableError(
-                f"--eval: levels in {', '.join(self.not_scored)} run on CUDA, and there is none here to score them on; "
+                f"--eval: levels in {', '.join(self.not_scored)} run on CUDA, and this machine has none; "
                 "leave --eval out, or compile on a machine with CUDA"
             )
 

@@ -205,8 +205,8 @@ class BudgetSearch:
         self.limits.check_test_set(len(self._test_set.texts))
         if self.plan.not_scored:
             raise DeviceUnavailableError(
-                f"--precision {self.plan.not_scored[0]}: such levels run on CUDA, and there is none here to score and "
-                "time them on; search at fp32 or int8, then compile the heads found with --target-heads"
+                f"--precision {self.plan.not_scored[0]}: such levels run on CUDA, and this machine has none to score "
+                "and time them on; search at fp32 or int8, then compile the heads found with --target-heads"
             )
 
     @property

@@ -52,7 +52,7 @@ Floats = npt.NDArray[np.float64]
 def fit_table(
     observations: Sequence[Observation], architecture: Architecture, setting: ServingSetting, checkpoint: str = ""
 ) -> LatencyTable:
-    """Fits the costs to the observations that are not held out, and finds the errors on those that are.
+    """Fits the costs to the observations that are not held out, and finds the errors on the held-out observations.
 
     Errors are relative ones, so that small models count as much as large ones. checkpoint: digest of the model that the
     observed ones were cut from. Raises InvalidRequestError when there are fewer observations than costs.

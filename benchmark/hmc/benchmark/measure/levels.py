@@ -63,8 +63,8 @@ def reference_level(manifest: Manifest) -> str:
     runnable = [level for level in manifest.levels if runs_here(level.precision)]
     if not runnable:
         raise DeviceUnavailableError(
-            f"every level of this bundle is in {names_for('cuda')}, which need a CUDA device, and there is none here: "
-            f"measure on a machine that has one, or compile with --precision {names_for('cpu')} too"
+            f"every level of this bundle is in {names_for('cuda')}, which need a CUDA device, and this machine has "
+            f"none: measure on a machine that has one, or compile with --precision {names_for('cpu')} too"
         )
     exact = [level for level in runnable if level.precision == "fp32"]
     full = [level for level in exact if level.name == "full"]

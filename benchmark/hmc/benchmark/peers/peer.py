@@ -111,7 +111,7 @@ class Peer:
         self.best = fastest_settings(self._ask(_settings), seconds, sentences, sizes)
 
     def timed(self, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
-        """Translates one request of a size that was probed. Seconds are those in the engine's process."""
+        """Translates one request of a size that was probed. Seconds are measured in the engine's process."""
         setting = self.best[RequestSize(len(texts), options.beam_size)]
         seconds, found = self._ask(_run, setting, list(texts), options.beam_size)
         return seconds, found
@@ -173,17 +173,17 @@ def check_peers(names: Sequence[str], checkpoint: Path | None, digest: str) -> N
         )
     if checkpoint_digest(checkpoint) != digest:
         raise InvalidRequestError(
-            f"{checkpoint} has other weights than the level that all are compared with: give the checkpoint that this "
+            f"{checkpoint} has other weights than the reference level: give the checkpoint that this "
             "bundle was compiled from"
         )
     loaded = load_checkpoint(checkpoint)
     arch = loaded.architecture
     if open_tokenizer(loaded.tokenizer).opening():
-        raise InvalidRequestError("peers are for models of one language pair, and this one has target languages")
+        raise InvalidRequestError("peers are for models of one language pair, and this model has several targets")
     if arch.pre_norm or arch.stack_norms or arch.own_output or arch.decoder_start != arch.pad_id:
         raise InvalidRequestError(
             "peers are for models of Marian's form (norms last, the target embedding as output, the decoder started by "
-            "pad), and this one has another"
+            "pad), and this model has another form"
         )
 
 

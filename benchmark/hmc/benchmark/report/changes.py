@@ -156,8 +156,8 @@ def _check_alike(before: Report, after: Report) -> None:
     new = after.conditions
     if [s.source for s in before.sentences] != [s.source for s in after.sentences]:
         raise InvalidRequestError(
-            f"the two reports are of other sentences ({old.test_set}, {old.sentences} and {new.test_set}, "
-            f"{new.sentences}): measure both on the same ones"
+            f"the two reports are of different sentences ({old.test_set}, {old.sentences} and {new.test_set}, "
+            f"{new.sentences}): measure both on the same sentences"
         )
     for report, name in ((before, "first"), (after, "second")):
         if report.conditions.rounds < FEWEST_ROUNDS:

@@ -139,7 +139,7 @@ def load_table(curve: LoadCurve) -> Table:
 
 
 def goodput(point: LoadPoint) -> str:
-    """Calls in time a second; a dash for a load that was stopped, whose calls were in time only until then."""
+    """Calls in time a second; a dash for a load that was stopped, because it would hold only until then."""
     return "–" if point.stopped else f"{point.goodput:.3g}"
 
 

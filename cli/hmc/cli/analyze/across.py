@@ -46,7 +46,9 @@ def correlate(
     from hmc.training.analysis.figures.masking import draw_correlate
 
     if effect == "importance":
-        check_unused("is about masks, and --effect importance has none: leave it out", batch_tokens=batch_tokens)
+        check_unused(
+            "is for masks, and --effect importance uses none: leave this option out", batch_tokens=batch_tokens
+        )
     beam = beam_size(beam, bleu=effect not in ("loss", "importance"), without=f"--effect {effect}")
     settings = Settings(beam=beam, seed=seed, batch_tokens=BATCH_TOKENS if batch_tokens is None else batch_tokens)
 

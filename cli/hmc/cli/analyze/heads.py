@@ -92,7 +92,7 @@ def roles(
     from hmc.training.analysis.roles.rare_words import FREQUENT, token_counts
 
     if not frequencies:
-        check_unused("is about --frequencies: add it, or leave this one out", frequent=frequent)
+        check_unused("needs --frequencies: add --frequencies, or leave this option out", frequent=frequent)
 
     def analyse(progress: Progress) -> Result:
         treebank = roles.Trees.of(str(trees), read_trees(trees)) if trees else None

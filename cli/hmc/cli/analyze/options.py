@@ -90,7 +90,7 @@ AsJson = Annotated[bool, opt(OUTPUT, "Print the result as JSON, not as a table."
 def beam_size(beam: int | None, *, bleu: bool, without: str = "--no-bleu") -> int:
     """The beam. Raises InvalidRequestError where it is given, and nothing is translated because of `without`."""
     if not bleu:
-        check_unused(f"is about translations, which {without} leaves out: leave it out too", beam=beam)
+        check_unused(f"is for translations, and {without} makes none: leave this option out", beam=beam)
     return 1 if beam is None else beam
 
 

@@ -64,7 +64,7 @@ def carry_out_and_save(
     as_json: bool,
     save: Path | None,
 ) -> None:
-    """As `carry_out`, with an analysis of one checkpoint whose scores of heads are saved in the checkpoint `save`."""
+    """As `carry_out`, for an analysis of one checkpoint. The scores of its heads are saved in the checkpoint `save`."""
     from hmc.training.analysis.common.scores import check_target, save_scores
     from hmc.training.analysis.common.subject import load_subject
 

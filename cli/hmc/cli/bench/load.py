@@ -67,7 +67,7 @@ def command(
     if arrivals not in kinds:
         check_unused(f"has no effect on the times of {arrivals}: leave it out", seconds=seconds)
     if arrivals != "poisson":
-        check_unused(f"is about times at random, not about --arrivals {arrivals}: leave it out", seed=seed)
+        check_unused(f"is for random times, and --arrivals {arrivals} has none: leave it out", seed=seed)
     settings = LoadSettings(
         level=level,
         beam=beam,

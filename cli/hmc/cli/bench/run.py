@@ -139,9 +139,9 @@ def command(
     from hmc.cli.common.progress import steps
 
     if load is None:
-        check_unused("is about --load: add it, or leave this one out", load_seconds=load_seconds)
+        check_unused("needs --load: add --load, or leave this option out", load_seconds=load_seconds)
     if not listed(peers):
-        check_unused("is about --peers: add it, or leave this one out", checkpoint=checkpoint)
+        check_unused("needs --peers: add --peers, or leave this option out", checkpoint=checkpoint)
     if source is None:
         source, reference = _named_set(bundle, test_set, reference)
     settings = BenchmarkSettings(

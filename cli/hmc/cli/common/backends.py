@@ -82,7 +82,7 @@ def open_backend(options: BackendOptions, workers: int = 0) -> Iterator[Backend]
     if server is not None:
         if options.device != "auto" or options.threads or workers or options.executor != "auto":
             raise InvalidRequestError(
-                "--device, --threads, --workers and --executor are about --bundle: the server chose its own"
+                "--device, --threads, --workers and --executor work only with --bundle: a server chose its own"
             )
         with connected(server, options.token, options.tls) as client:
             yield ServerBackend(client, options)

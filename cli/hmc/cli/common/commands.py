@@ -216,7 +216,7 @@ def complain(message: str, code: int = 2) -> int:
 
 
 class CheckedCommand(TyperCommand):
-    """A command whose options do not take another option for their value.
+    """A command that refuses an option as the value of another option.
 
     click would read `--eval test.en -o bundle` as the two files `test.en` and `-o`. Write `--option=-o` for a value
     that is spelled like an option.

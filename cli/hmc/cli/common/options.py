@@ -55,7 +55,7 @@ class BulkOptions:
     def check_absent(self) -> None:
         """Raises InvalidRequestError if one is given without --engine."""
         wanted = {"field": self.field, "format": self.output, "shard_lines": self.shard_lines}
-        check_unused("is about --engine: add --engine local, or leave it out", **wanted)
+        check_unused("needs --engine: add --engine local, or leave the option out", **wanted)
 
 
 N = TypeVar("N", bound=float)
@@ -70,7 +70,7 @@ def opt(panel: str, text: str, *names: str, metavar: str | None = None, **more: 
 
 
 def changed_options(options: Any) -> list[str]:
-    """The options, of a dataclass of options, whose value is not the default one."""
+    """The fields of a dataclass of options that do not have their default value."""
     changed = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
     return [f"--{name.replace('_', '-')}" for name in changed]
 
@@ -257,11 +257,11 @@ def check_no_server_options(
     if named := [name for name, value in given.items() if value]:
         is_or_are = "is" if len(named) == 1 else "are"
         raise InvalidRequestError(
-            f"{', '.join(named)} {is_or_are} about --server: leave {'it' if len(named) == 1 else 'them'} out with "
+            f"{', '.join(named)} {is_or_are} for a server: leave {'it' if len(named) == 1 else 'them'} out with "
             f"{instead}"
         )
     if model is not None:
-        raise InvalidRequestError("--model is about --server: a bundle is one model")
+        raise InvalidRequestError("--model needs --server: a bundle holds only one model")
 
 
 def listed(text: str) -> tuple[str, ...]:

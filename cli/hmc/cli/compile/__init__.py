@@ -199,7 +199,7 @@ def _check_scoring(evaluate: object, beam: int | None, test_set: str | None, *, 
     if searching and not evaluate:
         raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
     if not evaluate and (beam is not None or test_set is not None):
-        raise InvalidRequestError("--beam and --test-set are about --eval: give --eval SRC REF, or leave them out")
+        raise InvalidRequestError("--beam and --test-set need --eval: give --eval SRC REF, or leave both out")
     if beam is not None and not 1 <= beam <= MAX_BEAM:
         raise InvalidRequestError(f"--beam {beam}: choose 1 to {MAX_BEAM}")
 
@@ -216,7 +216,7 @@ def _compile(plan: CompilePlan, console: Console) -> Manifest:
         note(console, f"--eval: {text}", style="yellow")
 
     if plan.test_set and plan.not_scored:
-        warn(f"levels in {', '.join(plan.not_scored)} run on CUDA, and there is none here: not scored")
+        warn(f"levels in {', '.join(plan.not_scored)} run on CUDA, and this machine has none: not scored")
     return compile_and_score(plan, phase=partial(level_steps, console), warn=warn)
 
 

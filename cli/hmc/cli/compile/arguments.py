@@ -58,7 +58,7 @@ def parse_limits(drop: float | None, latency_ms: float | None, confidence: float
     from hmc.benchmark.budget.search import Limits
 
     if confidence is not None and drop is None:
-        raise InvalidRequestError("--confidence says how sure it is that a BLEU drop is kept: give --max-bleu-drop too")
+        raise InvalidRequestError("--confidence says how surely a BLEU drop is kept: give --max-bleu-drop too")
     if drop is None and latency_ms is None:
         return None
     return Limits(drop, latency_ms) if confidence is None else Limits(drop, latency_ms, confidence)
@@ -84,7 +84,7 @@ def parse_requests(
             "--target-heads and --layout"
         )
     if ranking and not (searching or target_heads):
-        raise InvalidRequestError("--rank-by chooses among heads: give --target-heads or a limit to search for too")
+        raise InvalidRequestError("--rank-by chooses which heads stay: give --target-heads or a limit to search for")
     if named:
         if len(named) != len(checkpoints) or target_heads or layouts:
             raise InvalidRequestError(

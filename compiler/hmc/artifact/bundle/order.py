@@ -116,7 +116,8 @@ class Standing:
 
 
 def order(levels: Sequence[Level]) -> list[Standing]:
-    """All levels: first those that no other beats, from the best to the fastest, then those that are beaten, likewise.
+    """All levels. First come the levels that no other level beats, from the best to the fastest; then the beaten
+    levels, in the same order.
 
     Among levels that no other beats, the better one is the slower one.
     """
@@ -140,9 +141,10 @@ def ladder(levels: Sequence[Level]) -> list[Standing]:
 
 
 def recommended(levels: Sequence[Level]) -> Standing:
-    """The fastest level whose loss is within the bounds; the best one if none is, or none was scored.
+    """The fastest level whose loss is within the bounds. If no level is within them, or none was scored, the best
+    level.
 
-    levels: at least one. If they are for several devices, those for the device of the first one count.
+    levels: at least one. If they are for several devices, only the levels for the first one's device count.
     """
     device = PRECISIONS[levels[0].precision].device
     steps = [step for step in ladder(levels) if step.device == device]

@@ -33,7 +33,7 @@ FIX = "Learn it again with `hmc compile`, or copy it again from where it was who
 class Lexicon:
     """Target tokens that every sentence may need, and translations of each source token.
 
-    V is the size of the target vocabulary, S that of the source vocabulary. Most models share one.
+    V is the size of the target vocabulary, and S the size of the source vocabulary. Most models share one.
     """
 
     always: npt.NDArray[np.int32]
@@ -61,7 +61,7 @@ class Lexicon:
         """The candidates of a sentence `[C]`, ascending, each once: `always`, the translations of `source`, and `also`.
 
         source: token ids of one sentence, 0 to S - 1. If both sides share a vocabulary, these are candidates too, as
-        names and numbers are copied. also: target tokens that must be candidates, such as those of a prefix.
+        names and numbers are copied. also: target tokens that must be candidates, such as the tokens of a prefix.
         """
         ids = np.asarray(source, np.int64)
         rows = zip(self.starts[ids].tolist(), self.starts[ids + 1].tolist(), strict=True)

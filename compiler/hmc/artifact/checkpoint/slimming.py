@@ -138,7 +138,7 @@ def _spread(tensors: Tensors, sublayer: SubLayerSpec, places: Sequence[int], uni
 
 
 def slim_layers(tensors: Tensors, removed: RemovedLayers) -> Tensors:
-    """Removes all tensors of removed layers, whose output is then their input."""
+    """Removes all tensors of removed layers. Such a layer then returns its input."""
     return {name: tensor for name, tensor in tensors.items() if not removed.has_tensor(name)}
 
 

@@ -64,8 +64,8 @@ def fitted(
     """The tensors of another program's model as fp32 ones of the full layout, and every problem: missing, unknown or
     misshapen tensors, NaN and infinity.
 
-    file_names: the name of a tensor in the file where it is not that of a checkpoint, for messages; so is `wanted`, the
-    words before the right shape.
+    file_names: names of tensors in the file, if they differ from the names of a checkpoint. wanted: the words before
+    the right shape. Both are for messages.
     """
     expected = tensor_shapes(arch, arch.full_layout())
     shapes = {name: value.shape for name, value in found.items()}

@@ -54,9 +54,9 @@ def import_ctranslate2(
 ) -> Checkpoint:
     """Reads `folder` as a checkpoint with every head open. The languages are in none of its files.
 
-    Weights in 16 bits become the same numbers in 32; those in int8 and int16 what CTranslate2 restores from them, and
-    `provenance["weights"]` says so. Pad is added as in `import_release`. Raises InvalidArtifactError that lists every
-    problem.
+    16-bit floats become the same numbers in 32 bits. int8 and int16 weights become the numbers that CTranslate2
+    restores from them, and `provenance["weights"]` says so. Pad is added as in `import_release`. Raises
+    InvalidArtifactError that lists every problem.
     """
     problems: list[str] = []
     for language, side in ((source_language, "source"), (target_language, "target")):

@@ -125,8 +125,9 @@ def checkpoint_tensors(
 ) -> tuple[Tensors, list[str]]:
     """The fp32 tensors of the full layout, and every problem: missing, unknown or misshapen arrays.
 
-    pad: where a row of zeros is put into the embeddings, whose token can never be chosen; None: the model has pad.
-    moved: the decoder's positions, if the first one is no sinusoid: pad's embedding then gets the difference.
+    pad: the row at which zeros are inserted into the embeddings, for a token that can never be chosen. None: the model
+    has a pad token. moved: the decoder's positions, if the first one is no sinusoid: pad's embedding then gets the
+    difference.
     """
     problems: list[str] = []
     found: dict[str, Floats] = {}

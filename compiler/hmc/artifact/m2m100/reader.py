@@ -53,8 +53,8 @@ def import_m2m100(
     """Reads `folder` as a checkpoint with every head open, for sources of one language and targets of any.
 
     Languages are codes of the model, such as `en` or `eng_Latn`; None takes them from tokenizer_config.json. The target
-    language is that of texts that name no other. read_pickled: reads `pytorch_model.bin`; None: such a file is refused.
-    Raises InvalidArtifactError that lists every problem.
+    language is for texts that name none. read_pickled: reads `pytorch_model.bin`; None: such a file is refused. Raises
+    InvalidArtifactError that lists every problem.
     """
     raw, problems = read_json(folder / CONFIG)
     generation, _ = read_json(folder / GENERATION)

@@ -77,8 +77,8 @@ def joint_if_equal(files: MarianFiles) -> TokenizerFiles:
 def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles, npt.NDArray[np.int64]]:
     """The files with pad as the last token, and `[V]`: the old id of each new one, to reorder the embedding.
 
-    CTranslate2's converter removes the last row as that of pad. Two vocabularies stay as they are: pad has the same id
-    in both, which need not be the last one of either. Raises InvalidArtifactError.
+    CTranslate2's converter removes the last row, because it takes it for the row of pad. Two vocabularies stay as they
+    are: pad has the same id in both, which need not be the last one of either. Raises InvalidArtifactError.
     """
     if isinstance(files, MarianFiles) and files.target_vocabulary is not None:
         if problems := vocabulary_problems(files.vocabularies(), arch):

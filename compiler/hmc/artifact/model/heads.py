@@ -139,11 +139,12 @@ HeadScores = Mapping[Kind, npt.NDArray[np.float32]]
 
 
 def nested_order(layouts: Iterable[HeadLayout], scores: HeadScores | None = None) -> dict[Kind, list[list[int]]]:
-    """All heads that a layout has: those of the smallest layout first, then those that the next one adds.
+    """All heads of the layouts: first the heads of the smallest layout, then the heads that each larger layout adds.
 
     The heads of a layout that contains all smaller ones are then the first of every layer. Among the heads that a
-    layout adds, those of higher score come first; without scores, or of equal ones, those of lower index. So the heads
-    of a layout that was chosen by its scores are the first ones too, whether it is among `layouts` or not.
+    layout adds, heads of higher score come first. Without scores, or if scores are equal, heads of lower index come
+    first. So the heads of a layout that was chosen by its scores are the first ones too, whether it is among `layouts`
+    or not.
     """
     order: dict[Kind, list[list[int]]] = {}
     for layout in sorted(layouts, key=lambda each: each.total):

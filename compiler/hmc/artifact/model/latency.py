@@ -93,7 +93,7 @@ class Observation(_Part):
 
 
 class LatencyTable(_Part):
-    """Milliseconds of each part of the model. All costs are those of one request of the setting."""
+    """Milliseconds of each part of the model. All costs are for one request of the setting."""
 
     schema_version: int = SCHEMA_VERSION
     setting: ServingSetting

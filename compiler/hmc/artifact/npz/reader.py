@@ -36,8 +36,8 @@ def import_release(path: Path, *, source_language: str | None = None, target_lan
 
     Languages: None takes them from README.md.
 
-    Marian has no pad token: one is added, from whose zero embedding the decoder starts, as Marian's does. Raises
-    InvalidArtifactError that lists every problem.
+    Marian has no pad token, so one with a zero embedding is added. The decoder starts from this embedding; Marian's
+    decoder starts from zeros too. Raises InvalidArtifactError that lists every problem.
     """
     languages = source_language, target_language
     if path.is_file() and path.suffix == ".npz":

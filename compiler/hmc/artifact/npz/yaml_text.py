@@ -99,7 +99,7 @@ def _value(event: Any, events: Iterator[Any], name: str, depth: int = 0) -> Valu
             raise HmcError(f"{where}: a key must be a word")
         word = _restored(key.value)
         if word in found:
-            raise HmcError(f"{where}: {word!r} is there twice")
+            raise HmcError(f"{where}: {word!r} is given twice")
         found[word] = _value(next(events), events, name, depth + 1)
     return found
 

@@ -87,7 +87,7 @@ class _Check:
             if not isinstance(operation, AttendEncoder):
                 planes = self.planes[operation.kind]
                 if operation.plane in planes:
-                    self._say(f"plane {operation.plane} is there twice")
+                    self._say(f"plane {operation.plane} is given twice")
                 planes[operation.plane] = (operation.heads, operation.width)
             if not isinstance(operation, StoreSource):
                 self._write(operation.output, inner)

@@ -102,7 +102,7 @@ them."""
 def count(program: Program, operations: Sequence[Operation], rows: int, positions: int) -> Counts:
     """Counts of operations of a program.
 
-    rows: R of the operations. positions: tokens that a row attends over, its own or those of its source.
+    rows: R of the operations. positions: tokens that a row attends over, its own tokens or the tokens of its source.
     """
     return sum((_of(program, each, rows, positions) for each in operations), Counts())
 

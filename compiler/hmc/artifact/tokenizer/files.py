@@ -46,7 +46,7 @@ class MarianFiles:
     """languages.json, if both sides begin with the token of their language."""
 
     def vocabularies(self) -> dict[str, bytes]:
-        """File name → content of the vocabularies. The first one is that of sources, or of both sides."""
+        """File name → content of the vocabularies. The first one is for sources, or for both sides."""
         own = {} if self.target_vocabulary is None else {TARGET_VOCABULARY: self.target_vocabulary}
         return {VOCABULARY: self.vocabulary, **own}
 

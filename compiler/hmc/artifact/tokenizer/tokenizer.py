@@ -299,7 +299,8 @@ class MultilingualTokenizer(MarianTokenizer):
         self._source_ids = self._target_ids = {p: i for p, i in self._source_ids.items() if i not in tokens}
 
     def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
-        """See `Tokenizer`. The first token of a source is its language; that of a target is in `opening`."""
+        """See `Tokenizer`. The first token of a source is its language. The language token of a target is in
+        `opening`."""
         if target:
             return super().encode(text, target=True, dropout=dropout)
         ids = super().encode(self._split_code(text)[1], target=True, dropout=dropout)

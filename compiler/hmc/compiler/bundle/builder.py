@@ -67,10 +67,10 @@ class BundleBuilder:
     ) -> Iterator[Self]:
         """A builder that writes the bundle `out` whole or not at all.
 
-        checkpoints: those that levels are cut from; the first gives the tokenizer. inputs: other files that are read;
-        it is refused to replace them. calibration: source sentences; no more are read than are needed. shortlist: what
-        levels with vocabulary shortlists learn from. device_form: whether levels get the graphs of a device; None:
-        those whose precision is for CUDA. progress: is called with each step as it begins.
+        checkpoints: the checkpoints of the levels; the first one gives the tokenizer. inputs: other files that are
+        read; it is refused to replace them. calibration: source sentences; no more are read than are needed. shortlist:
+        what levels with vocabulary shortlists learn from. device_form: whether levels get the graphs of a device. None:
+        levels whose precision is for CUDA get them. progress: is called with each step as it begins.
 
         Raises InvalidArtifactError; InvalidRequestError for checkpoints that cannot share a bundle, and where `out`
         cannot be replaced; RuntimeError where the block ends without `finish`. `out` is then as it was before.
@@ -123,10 +123,10 @@ class BundleBuilder:
 
     def prepare(self, plan: Iterable[tuple[LevelRequest, Precision, bool]]) -> None:
         """Checks levels before any of them is compiled, and learns the lexicon if one of them has shortlists. Heads are
-        then ordered so that the weights of narrower levels are parts of those of wider ones.
+        then ordered so that the weights of narrower levels are parts of the weights of wider levels.
 
         plan: (request, precision, whether with vocabulary shortlists). Raises InvalidRequestError for the first level
-        that cannot be compiled, or whose name is taken.
+        that cannot be compiled or whose name is taken.
         """
         names = set(self.levels)
         plan = list(plan)

@@ -83,7 +83,7 @@ def check_level(
     traits = PRECISIONS[precision]
     on_device = in_device_form(precision, device_form)
     if traits.device == "cuda" and not on_device:
-        raise InvalidRequestError(f"{precision} levels run on CUDA, which takes graphs in device form only")
+        raise InvalidRequestError(f"{precision} levels run on CUDA, which runs only graphs in device form")
     if with_shortlist and traits.device != "cpu":
         raise InvalidRequestError(f"vocabulary shortlists are for levels on a CPU: leave them out, or {precision}")
     if on_device and (traits.quantised or with_shortlist):

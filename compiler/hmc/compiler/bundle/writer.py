@@ -30,9 +30,9 @@ def compile_bundle(
     calibration: source sentences. int8 and int4 fit their activation ranges to the first 256 that have tokens, of at
     most 1024; the checks translate the first 8. No more are read. Without any, the checks translate random tokens.
     shortlist: every int8 and int4 level gets a twin `NAME-shortlist`, which chooses among the few tokens that a
-    sentence may need. device_form: whether levels get the graphs of a device, which write caches in place and hold
-    the search; None: those whose precision is for CUDA. True, with fp32, is for running such graphs on a CPU. progress:
-    is called `progress_steps` times, with the level and what is done to it.
+    sentence may need. device_form: whether levels get the graphs of a device, which write caches in place and hold the
+    search. None: levels whose precision is for CUDA get them. True, with fp32, is for running such graphs on a CPU.
+    progress: is called `progress_steps` times, with the level and what is done to it.
 
     The same input gives the same bytes. Raises InvalidRequestError for levels that cannot be compiled, and
     InvalidArtifactError for a checkpoint that cannot be read; `out` is then as it was before.
@@ -84,7 +84,7 @@ class TrialBuilder(BundleBuilder):
     def add_trial(self, name: str, model: Checkpoint, precision: Precision, fp32_layers: Sequence[str] = ()) -> Level:
         """Compiles a model of the architecture and the tokenizer of the builder's checkpoint as the level `name`.
 
-        fp32_layers: those that stay in fp32 in int8 and int4. Raises InvalidRequestError.
+        fp32_layers: the layers that stay in fp32 in int8 and int4 levels. Raises InvalidRequestError.
         """
         if model.architecture != self._first.architecture:
             raise InvalidRequestError(f"{name}: its architecture differs from the first checkpoint's")

@@ -21,7 +21,7 @@ from hmc.compiler.precisions.linears import Linears
 
 
 def present_layers(arch: Architecture, stack: Stack, tensors: Tensors) -> list[int]:
-    """Numbers of the layers that were not removed: those that have tensors."""
+    """Numbers of the layers that were not removed, which are the layers with tensors."""
     return [n for n in range(arch.depth(stack)) if arch.feed_forward(stack, n).output.bias in tensors]
 
 

@@ -65,7 +65,7 @@ def author_decoder(
     - "attention": `attention` `[B, H, k, S]` fp32, the attention weights of all H open cross heads, layer by layer, by
       their numbers.
 
-    Element types of caches are those in which `linears` keeps them.
+    Caches have the element types in which `linears` keeps them.
     """
     by_row = variant == "greedy" and states_by_row(arch, layout, tensors, linears)
     kind = DeviceAuthor if device_form else Author

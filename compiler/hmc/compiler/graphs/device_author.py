@@ -33,7 +33,7 @@ class DeviceAuthor(Author):
     device_form: ClassVar[bool] = True
 
     def end_attention(self, x: ir.Value, y: ir.Value, attention: AttentionSpec, *, full_bias: bool = True) -> ir.Value:
-        """See `Author`. full_bias: False after `attend`, whose values have no bias."""
+        """See `Author`. full_bias: False after `attend`, because its values have no bias."""
         output = attention.output
         derived = self.linears.derived
         tensors = self.tensors
@@ -45,7 +45,7 @@ class DeviceAuthor(Author):
         return self._add_norm(x, y, attention.norm, output.bias, bias)
 
     def source_projections(self, x: ir.Value, attention: AttentionSpec) -> tuple[Sequence[ir.Value], ir.Value | None]:
-        """See `Author`. The bias is that of the queries."""
+        """See `Author`. The bias belongs to the queries."""
         joint = self.products(x, *attention.inputs)
         return self.g.op("Split", [joint], outputs=3, axis=1, num_outputs=3), self.query_bias(attention)
 

@@ -17,7 +17,7 @@ class AttentionWriter(Protocol):
     """Writes the attention sub-layers of one kind."""
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
-        """States `[R, d]` → those after the attention of `layer`, with residual and norm."""
+        """States `[R, d]` → states after the attention of `layer`, with residual and norm."""
 
 
 def author_logits(

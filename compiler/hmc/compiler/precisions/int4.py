@@ -29,8 +29,8 @@ ROWS_AT_ONCE = 16
 def quantize_blocks(weight: Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
     """weight `[out, in]` → packed 4-bit values `[out, blocks, 16]` and scales `[out, blocks]`: real = (q - 8) · scale.
 
-    A block's scale, and its sign, are those of a few clipped ranges with the least squared error. A last block that is
-    not full is filled with zeros.
+    A block's scale and its sign come from the clipped range, of a few, with the least squared error. A last block that
+    is not full is filled with zeros.
     """
     outputs, width = weight.shape
     count = -(-width // BLOCK)

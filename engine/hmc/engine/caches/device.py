@@ -227,7 +227,7 @@ class DeviceSteps:
         """The key for which `_in` and `_out` are arranged."""
 
     def run(self, geometry: Geometry, size: int, candidates: int, inputs: Arrays) -> Arrays:
-        """Runs `size` slots. candidates: K. inputs: by slot or row; those that the graph does not have are left out.
+        """Runs `size` slots. candidates: K. inputs: by slot or row; inputs that the graph does not have are left out.
 
         Returns the outputs by slot or row, valid until the next step.
         """

@@ -83,8 +83,8 @@ class Pools:
         numbers, as far as both geometries have them. slots: (slot in source, slot in target) of further sentences,
         whose numbers change.
 
-        No step that uses the caches may still run. What lies behind the copied lengths is what other geometries left
-        there: finite numbers, which masks hide.
+        No step that uses the caches may still run. Behind the copied lengths are numbers from other geometries. They
+        are finite, and masks hide them.
         """
         assert source.pool != target.pool
         kept = min(source.slots, target.slots)

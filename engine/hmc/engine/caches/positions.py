@@ -124,7 +124,7 @@ class TreePositions(Positions):
     """k rows a sentence, with the beams of a sentence as a tree. A node is one token that a row wrote.
 
     Rows that continue the same hypothesis share its nodes, so no cache moves when beams are reordered: only the table
-    of which row attends to which position does. Tree attention is that of speculative decoding (Miao et al. 2024,
+    of which row attends to which position does. Tree attention is used as in speculative decoding (Miao et al. 2024,
     section 4.2), here for the beams of a sentence.
     """
 

@@ -26,7 +26,7 @@ def program_caches(sessions: ProgramSessions, rows: int) -> Caches:
 
 
 class ProgramCaches(Caches):
-    """The inputs and outputs of `run` are those of the graphs."""
+    """`run` has the inputs and outputs of the graphs."""
 
     def __init__(self, sessions: ProgramSessions, rows: int) -> None:
         """rows: of each sentence."""

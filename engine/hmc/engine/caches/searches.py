@@ -101,8 +101,8 @@ class Searches:
     def begin(self, new: Sequence[Beginning], slots: int, upcoming: Upcoming = tuple) -> None:
         """Encodes sentences and lets their searches begin with the next step. Searches that run go on.
 
-        slots: the last one in use, those of `new` too, plus one; `hold` must be true of them. upcoming: sentences that
-        may be encoded with them, for a later `begin`.
+        slots: one more than the last slot in use, also by `new`. `hold` must be true of these slots. upcoming:
+        sentences that may be encoded with them, for a later `begin`.
         """
         self.wait()
         bucket = self._bucket(max(len(b.source) for b in new), max(b.rules.limit for b in new))
@@ -286,9 +286,9 @@ def _copied_together(name: str, axes: tuple[str | int, ...]) -> tuple[bool, int]
 
 
 class SearchArrays:
-    """The arrays of searches whose sizes do not depend on the geometry: one block of memory for those that the host
-    writes or reads, with a mirror, and one for all others. An output `next_X` of a step has the memory of the input
-    `X`."""
+    """The arrays of searches whose sizes do not depend on the geometry: one block of memory, with a mirror, for arrays
+    that the host writes or reads, and one block for all other arrays. An output `next_X` of a step has the memory of
+    the input `X`."""
 
     def __init__(self, inputs: Iterable[Any], sizes: Mapping[str, int], memory: LevelMemory) -> None:
         """inputs: of the graph, as an ONNX Runtime session gives them. sizes: of the axes B, k and P. Raises

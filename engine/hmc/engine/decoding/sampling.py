@@ -33,10 +33,10 @@ def candidates_needed(sampling: Sampling) -> int:
 def draw(weights: Uniforms, options: Sequence[Sampling], uniforms: Uniforms) -> Ints:
     """Draws one candidate per row; returns its index `[R]`.
 
-    weights `[R, K]`: probabilities of the candidates, best first, 0 for those that may not be drawn. options: those of
-    each row. uniforms `[R]`. Top-k (Fan et al. 2018) is applied before top-p (Holtzman et al. 2020), whose
-    share is of what top-k left. The last token of the nucleus is the one that reaches top_p; without top-k a nucleus
-    has at most NUCLEUS_TOKENS. K may be larger than a row needs, because another row needs it; the result is the same.
+    weights `[R, K]`: probabilities of the candidates, best first, 0 for candidates that may not be drawn. options: of
+    each row. uniforms `[R]`. Top-k (Fan et al. 2018) is applied before top-p (Holtzman et al. 2020), whose share is of
+    what top-k left. The last token of the nucleus is the one that reaches top_p; without top-k a nucleus has at most
+    NUCLEUS_TOKENS. K may be larger than a row needs, because another row needs it; the result is the same.
     """
     top_k, top_p = np.array([each.top_k or 0 for each in options]), np.array([each.top_p for each in options])
     mass = weights.astype(np.float64)

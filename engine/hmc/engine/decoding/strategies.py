@@ -27,7 +27,7 @@ class Strategy(Protocol):
     """Whether each row of a sentence writes a hypothesis of its own (see `DecodeState.add`)."""
 
     def inputs(self, state: DecodeState, jobs: Sequence[Job]) -> Arrays:
-        """The graph's inputs, without those that the caches add."""
+        """The graph's inputs, without the inputs that the caches add."""
 
     def advance(self, state: DecodeState, jobs: Sequence[Job], outputs: Arrays) -> StepResult:
         """Chooses tokens by the graph's outputs, which it may change, and writes them to the state."""

@@ -46,5 +46,5 @@ class Priority(Enum):
 
     @property
     def interactive(self) -> bool:
-        """Whether the sentence starts before those of other priorities and runs in a batch without them."""
+        """Whether the sentence starts before sentences of other priorities, and runs in a batch without them."""
         return self is Priority.INTERACTIVE

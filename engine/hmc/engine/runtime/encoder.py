@@ -120,7 +120,7 @@ class DeviceEncoder:
     ) -> None:
         """Encodes sentences (token ids with EOS) into their slots.
 
-        caches: all slots of all caches, of which those named `cross_…` are written. room: their source positions.
+        caches: all slots of all caches. The caches named `cross_…` are written. room: their source positions.
         """
         if self.session is None:
             return

@@ -130,7 +130,7 @@ class Opener:
     """The weights of this level on the device."""
 
     def load_weights(self, level: str) -> None:
-        """Puts the weights of all graphs of the level on the device, those that are opened later too.
+        """Puts the weights of all graphs of the level on the device, also of graphs that are opened later.
 
         level: its name. Raises FailedPreconditionError if they do not fit there, or if a file has changed since the
         bundle was validated, and InvalidArtifactError if a file is damaged.

@@ -223,7 +223,7 @@ class LevelSessions:
         return opened.session
 
     def release_memory(self) -> None:
-        """Gives unused memory back to the system, such as that of large batches. The sessions may be in use."""
+        """Gives unused memory back to the system, such as the memory of large batches. The sessions may be in use."""
         if self.encoder is not None and self.device.kind == "cpu" and not self.device_form:
             options = onnxruntime.RunOptions()
             # After this run of one token, the arena of all CPU sessions frees what it does not use.

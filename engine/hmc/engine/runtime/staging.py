@@ -46,7 +46,7 @@ class NewSentence:
 
 @dataclass(frozen=True)
 class CopyRun:
-    """Arrays of a sentence that one strided copy moves. Addresses are those of place 0 and slot 0."""
+    """Arrays of a sentence that one strided copy moves. Addresses are of place 0 and slot 0."""
 
     source: int
     target: int
@@ -83,7 +83,7 @@ class Staging:
     def fill(
         self, new: Sequence[NewSentence], caches: Mapping[str, DeviceArray], room: int, upcoming: Upcoming = tuple
     ) -> None:
-        """Writes the keys and values of sentences into their slots: copies those that are staged, and encodes the
+        """Writes the keys and values of sentences into their slots: copies the staged sentences, and encodes the
         others. Where that takes a call and no sentence is staged any more, some of `upcoming` are encoded with them.
 
         caches: all slots of all caches. room: their source positions. No step that uses these slots may still run.

@@ -64,7 +64,7 @@ def file_system(url: str) -> tuple[Any, str]:
     try:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(url))
     except (ImportError, ValueError) as error:  # the package of one store, or no such store
-        raise InvalidRequestError(f"{url}: {error}; fsspec lists the stores that there are") from error
+        raise InvalidRequestError(f"{url}: {error}; the pages of fsspec list the stores that it knows") from error
 
 
 def _open_stored(url: str) -> BinaryIO:

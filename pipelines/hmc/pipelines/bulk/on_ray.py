@@ -120,5 +120,5 @@ def _start(processors: int) -> None:
         ray.init(log_to_driver=False, logging_level=logging.WARNING, configure_logging=False, **here)
     except (ConnectionError, RayError, TimeoutError) as error:
         raise UnavailableError(
-            f"Ray is not to be reached ({error}); look at RAY_ADDRESS, or unset it to run Ray on this machine"
+            f"Ray cannot be reached ({error}); look at RAY_ADDRESS, or unset it to run Ray on this machine"
         ) from error

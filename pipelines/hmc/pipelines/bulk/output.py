@@ -60,7 +60,7 @@ class ShardFiles:
         return self._parquet(records)
 
     def notes(self, number: int, found: Sequence[LineResult]) -> bytes:
-        """The file of notes: how many lines there are of each kind, and those that were not translated."""
+        """The file of notes: how many lines there are of each kind, and the lines that were not translated."""
         first = number * self.settings.shard_lines + 1
         failures = [{"line": first + n, "reason": one.problem} for n, one in enumerate(found) if one.problem]
         notes = {

@@ -38,7 +38,7 @@ class BulkSettings:
             raise InvalidRequestError("--engine keeps no scores or attention of tokens: leave out --token-scores and "
                                       "--alignment")  # fmt: skip
         if self.options.sampling is not None and self.options.sampling.seed is None:
-            raise InvalidRequestError("--sample with --engine needs --seed: a run that goes on has to draw alike")
+            raise InvalidRequestError("--sample with --engine needs --seed: a resumed run has to draw the same samples")
 
     def identity(self) -> dict[str, Any]:
         """Returns the settings as JSON values. Decoding options at their default are left out."""

@@ -96,7 +96,7 @@ class _Plan:
         self._seen: set[bytes] = set()
 
     def parts(self) -> Iterator[tuple[int, list[PlannedLine]]]:
-        """Yields number and lines of every part; those of parts that are not missing are only noted as seen."""
+        """Yields number and lines of every missing part. The lines of other parts are only noted as seen."""
         lines, number = all_lines(self.sources), 0
         while part := list(islice(lines, self.settings.shard_lines)):
             wanted = number in self.missing

@@ -37,8 +37,8 @@ def as_checkpoint(path: Path, folder: Path) -> Path:
             same = checkpoint_digest(Path(temporary) / "checkpoint") == checkpoint_digest(folder)
         if not same:
             raise InvalidRequestError(
-                f"{folder} is of another model than {path}; choose another --out, or delete that folder's parent to "
-                "begin anew"
+                f"{folder} belongs to another model than {path}; choose another --out, or delete that folder's "
+                "parent to begin anew"
             )
         return folder
     save_checkpoint(imported, folder)

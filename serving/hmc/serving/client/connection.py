@@ -50,7 +50,8 @@ class Connection:
         several."""
         if call.admin and self.balanced:
             raise InvalidRequestError(
-                f"{self.name}: {call.method} is about one server, and these may be several; use a client of one address"
+                f"{self.name}: {call.method} acts on one server, and this client may reach several; use a "
+                "client of one address"
             )
         return (*call.metadata, *self.metadata)
 

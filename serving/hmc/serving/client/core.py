@@ -21,7 +21,8 @@ from hmc.v1 import translation_pb2_grpc as rpc
 
 
 class ClientCore:
-    """A client without the sending: `Client` and `AsyncClient` send what is made here, and wait as they are told."""
+    """A client without the sending: `Client` and `AsyncClient` send the messages that it makes, and wait as long as it
+    says."""
 
     _grpc: ClassVar[Any]
     """What makes channels: `grpc` or `grpc.aio`."""

@@ -275,7 +275,7 @@ class FileTranslation:
         except BlockingIOError:
             raise InvalidRequestError(f"{self._part} is being written by another run: wait for its end") from None
         if os.fstat(self._output.fileno()).st_size and not self._restart and not self._sidecar.exists():
-            raise InvalidRequestError(f"{self._part} is not of a run that can be resumed: remove it, or start anew")
+            raise InvalidRequestError(f"{self._part} belongs to no run that can be resumed: remove it, or start anew")
         if self._sidecar.exists() and not self._restart:
             saved = _loaded(self._sidecar)
             if not self._was_put_in_place(saved):

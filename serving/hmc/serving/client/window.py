@@ -17,7 +17,7 @@ END: Any = object()
 
 
 class Window:
-    """The texts of one stream that are read and whose answers are not given out; at most `in_flight`.
+    """The texts of one stream that were read and whose answers were not given out yet; at most `in_flight`.
 
     It outlives a broken connection: `connect` puts the texts without an answer back into the line. One reader at a time
     reads texts, and may outlive a connection too.
@@ -94,7 +94,7 @@ class Window:
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def answer(self, message: pb.TranslateStreamResponse) -> list[StreamAnswer]:
-        """Takes an answer, and returns those that can be given out now."""
+        """Takes an answer, and returns the answers that can be given out now."""
         index = int(message.id)
         if self._requests.pop(index, None) is None:
             raise InternalServiceError(f"the server answered text {index} twice, or never got it")

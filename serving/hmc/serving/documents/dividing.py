@@ -62,7 +62,7 @@ class Joined:
         return glue + made, segment
 
     def collect(self, piece: Piece, translation: Translation) -> None:
-        """As `add`. The sentence is then one of those that `translation` returns."""
+        """As `add`. `translation` then returns this sentence too."""
         self._segments.append(self.add(piece, translation)[1])
 
     def translation(self, *, segments: bool) -> Translation:

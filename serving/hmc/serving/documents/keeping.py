@@ -228,8 +228,8 @@ class _Searched:
 
 
 def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The phrases in a text in their order, and what lies before, between and after them. Of phrases that overlap, the
-    first counts, and of those that begin at the same place the longest. See `_Searched.find`.
+    """The phrases in a text in their order, and what lies before, between and after them. If phrases overlap, the first
+    one counts; if they begin at the same place, the longest one counts. See `_Searched.find`.
 
     Each phrase is searched by itself, in a time that grows with the text: a regular expression of all phrases would try
     every one of them at every place.

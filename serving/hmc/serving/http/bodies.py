@@ -81,7 +81,7 @@ def check_unpacked(request: Request) -> None:
 def check_type(request: Request, kind: str) -> None:
     """Raises HttpError unless the body is declared as of this kind, such as `JSON`, and not packed.
 
-    This is what keeps other web sites out of a browser's session: a page may send a form anywhere, but JSON only to
+    This keeps other web sites out of a browser's session, because a page may send a form anywhere, but JSON only to
     servers that allow it.
     """
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -135,7 +135,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict[str, Any]()
     for name, value in pairs:
         if name in made:
-            raise ValueError(f"{name!r} is there twice")
+            raise ValueError(f"{name!r} is given twice")
         made[name] = value
     return made
 
@@ -153,7 +153,7 @@ def _unknown(data: dict[str, Any], kind: Descriptor, path: str) -> Iterable[str]
             yield repr(path + name)[1:-1]
             continue
         if field.name in found:
-            raise InvalidRequestError(f"{path}{field.name} is there twice, as {field.name} and {field.json_name}")
+            raise InvalidRequestError(f"{path}{field.name} is given twice, as {field.name} and {field.json_name}")
         found.add(field.name)
         if field.message_type is not None:
             for item in value if isinstance(value, list) else [value]:

@@ -198,7 +198,7 @@ class Listener:
             self._context, self._pair = tls_context(*pair), pair
 
     async def stop(self, drain_seconds: float) -> None:
-        """Takes no new connections, lets running requests finish, and cancels those that do not in time.
+        """Takes no new connections, lets running requests finish, and cancels requests that do not finish in time.
 
         It may be called again, with less time.
         """

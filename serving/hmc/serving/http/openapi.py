@@ -34,7 +34,8 @@ RETRY_AFTER: Json = {
 
 
 def errors_of(statuses: Iterable[grpc.StatusCode], has_body: bool, schema: str = "Failure") -> Json:
-    """The error answers of an operation. statuses: those its call can end with. has_body: whether it reads a body.
+    """The error answers of an operation. statuses: the statuses that its call can end with. has_body: whether it reads
+    a body.
 
     schema: the name of the errors' schema.
     """

@@ -136,7 +136,7 @@ def _given(request: Request, twin: Twin) -> tuple[Given, Coroutine[Any, Any, Non
     async def asked() -> Message:
         values = dict(request.query_params)
         if len(values) < len(request.query_params.multi_items()):
-            raise InvalidRequestError("a parameter is there twice")
+            raise InvalidRequestError("a parameter is given twice")
         return message_from_data(values, kind)
 
     if twin.verb != "POST":

@@ -94,8 +94,8 @@ def _within_budget(budget_ms: int, candidates: Sequence[LevelCandidate]) -> Leve
             return level
     if not measured:
         raise LevelNotFoundError(
-            "latency_budget_ms: no level has a measured latency; a server has one after some requests, and `hmc bench "
-            "--batch 1 --record` records that of single sentences"
+            "latency_budget_ms: no level has a measured latency; a server measures it in its first requests, and `hmc "
+            "bench --batch 1 --record` records the latency of single sentences"
         )
     p95, level = min(measured, key=lambda x: x[0])
     raise LevelNotFoundError(

@@ -71,10 +71,10 @@ class _Past:
 class AutoController:
     """Chooses the level of `auto` for the requests of one priority at one bundle. Not thread-safe.
 
-    The levels are those that no other one beats (`hmc.artifact.bundle.order`), from the best to the fastest.
-    It steps down at once, and one level at a time, when the present level misses the objective. It steps up when all
-    was well for a while, the better level is not busy, and the texts that now come in a second are fewer than it was
-    seen to do. A level that turns out too slow again is tried less and less often.
+    It uses only levels that no other level beats (`hmc.artifact.bundle.order`), from the best to the fastest. It steps
+    down at once, and one level at a time, when the present level misses the objective. It steps up when all was well
+    for a while, the better level is not busy, and the texts that now come in a second are fewer than it was seen to do.
+    A level that turns out too slow again is tried less and less often.
     """
 
     def __init__(self, policy: AutoPolicy, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,7 +90,8 @@ class AutoController:
         """Times that another level was chosen."""
 
     def choose(self, candidates: Sequence[LevelCandidate]) -> Level:
-        """The level for a request that comes now. candidates: at least one; those that failed serve only if all did."""
+        """The level for a request that comes now. candidates: at least one. Failed candidates serve only if all have
+        failed."""
         now = self._clock()
         ranked = self._ranked([c for c in candidates if not c.failed] or candidates)
         at = next((i for i, c in enumerate(ranked) if self._at and c.level.name == self._at.name), None)

@@ -47,7 +47,7 @@ class Retirement:
         self._busy: dict[Future[None], Resident] = {}
 
     def busy(self, model: str) -> list[Resident]:
-        """The levels of the model that no longer serve, but whose last requests still hold their weights."""
+        """The levels of the model that no longer serve, but whose weights are still held by their last requests."""
         with self._state:
             return [replace(each, name=f"{model}/{each.level.name}") for each in self._busy.values()]
 
@@ -211,10 +211,10 @@ class Room:
         """Unloads idle levels until a new one fits, and waits until they are free. device: where it will run, as in the
         settings.
 
-        The bytes of the new level are those that it had when it was last loaded; at first those of its files. Unloads
-        nothing if that would not do, unless requests take levels meanwhile: raises FailedPreconditionError if the level
-        fits beside none of the levels that stay loaded, and MemoryInUseError if it does not fit beside those that are
-        in use now.
+        The new level counts with the bytes that it had when it was last loaded, or at first with the bytes of its
+        files. Unloads nothing if that would not do, unless requests take levels meanwhile: raises
+        FailedPreconditionError if the level fits beside none of the levels that stay loaded, and MemoryInUseError if it
+        does not fit beside those that are in use now.
         """
         if self.limit is None:
             return

@@ -35,8 +35,8 @@ class ModelHost:
 
     `start` loads the default level first and then `levels` (None: all levels that run on `device`). With `lazy` it
     loads the default level and `levels` only; `load` loads the others later. With `on_demand`, which needs `lazy`, it
-    loads nothing. If `default_level` is None, the default is the bundle's own default level, or if that does not run on
-    `device`, the one that is recommended of those that do.
+    loads nothing. If `default_level` is None, the default is the bundle's own default level. If that level does not run
+    on `device`, it is the recommended one among the levels that do.
 
     With `lazy`, idle levels may be unloaded (`residency`), but not the default level unless `on_demand`.
     """
@@ -160,8 +160,8 @@ class ModelHost:
         return status
 
     def unload_idle(self, unused_s: float) -> list[Future[None]]:
-        """Takes out of service the levels that no request has used for `unused_s` seconds, except those that stay
-        loaded. Returns futures that are done when they are free."""
+        """Takes levels out of service that no request has used for `unused_s` seconds, except levels that stay loaded.
+        Returns futures that are done when they are free."""
         with self._changing:
             return self.residency.evict_idle(unused_s)
 

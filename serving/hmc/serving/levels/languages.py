@@ -67,7 +67,7 @@ class Languages:
 
 
 def with_code(text: str, code: str) -> str:
-    """A source text that begins with the token of its target language. Blank texts, and those that begin with this
+    """A source text that begins with the token of its target language. Blank texts, and texts that begin with this
     token, stay as they are.
 
     code: such as `>>deu<<`; empty: every text stays as it is. Raises InvalidRequestError for a text that begins with

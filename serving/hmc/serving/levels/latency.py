@@ -45,7 +45,7 @@ class LatencyWindow:
             self._seen.append((self._clock(), seconds))
 
     def count(self, within_s: float) -> int:
-        """Latencies that were added in the last `within_s` seconds, of those remembered."""
+        """Number of the remembered latencies that were added in the last `within_s` seconds."""
         since = self._clock() - within_s
         with self._lock:
             return sum(1 for _ in takewhile(lambda seen: seen[0] >= since, reversed(self._seen)))
@@ -81,10 +81,11 @@ class _Seen:
 
 
 class RequestTimes:
-    """What requests took at the levels of a bundle, and so what one would take now at each of them. Thread-safe.
+    """The times of requests at the levels of a bundle, and an estimate of what a request would take now at each level.
+    Thread-safe.
 
-    All levels run on the same machine. So those that serve now tell how slow it is for those that are idle. What a
-    level took long ago, on an empty machine or in a rush, does not count for it.
+    All levels run on the same machine, so the levels that serve now show how slow the machine is, also for idle levels.
+    Times that are long ago do not count.
     """
 
     def __init__(self, levels: Sequence[Level], clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,9 +103,10 @@ class RequestTimes:
     def p95_ms(self, characters: int) -> dict[str, float]:
         """Level → the 95th percentile in milliseconds of a request of this size now, if anything is known.
 
-        It is that of the level's requests of about this size in the last `FRESH_S` seconds. If these are few, it is
-        what the bundle records or the cost model says, times how slow requests of this size are on this machine when it
-        is quiet, times how much slower than that requests of all levels and sizes have been lately.
+        It is measured over the level's requests of about this size in the last `FRESH_S` seconds. If these are few, it
+        is a product of three factors: the time that the bundle records or the cost model says, how slow requests of
+        this size are on this machine when it is quiet, and how much slower than that requests of all levels and sizes
+        were lately.
         """
         with self._lock:
             seen = list(self._seen)

@@ -66,11 +66,11 @@ class Models:
         settings: HostSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> Models:
-        """Makes a host of each bundle; none is started. With `lazy`, the first model and those of which levels are
-        named load theirs at the start, and the others when a request first chooses them.
+        """Makes a host of each bundle; none is started. With `lazy`, the first model and the models of named levels
+        load their levels at the start. The others load when a request first chooses them.
 
-        bundles: name → folder; the name of one alone may be empty, and is then that of its languages. clock: in
-        seconds. Raises the error of a single bundle, and InvalidArtifactError with those of several.
+        bundles: name → folder. The name of a single bundle may be empty; the model is then named by its languages.
+        clock: in seconds. Raises the error of a bundle, or InvalidArtifactError with the errors of several bundles.
         """
         room, changing, hosts, errors = (
             Room(settings.memory, shared=settings.shared),
@@ -133,7 +133,7 @@ class Models:
             return host, languages.code(selector.target_language)
         asked = f"{selector.source_language or 'any language'} to {selector.target_language or 'any language'}"
         there = "; ".join(f"{host.name}: {host.languages}" for host in candidates)
-        raise ModelNotFoundError(f"no model here translates from {asked}; there is {there}")
+        raise ModelNotFoundError(f"no model here translates from {asked}; this server has {there}")
 
     # ---- all of them ----
 
@@ -158,8 +158,8 @@ class Models:
         return [host.status() for host in self.hosts]
 
     def unload_idle(self, unused_s: float) -> list[Future[None]]:
-        """Takes out of service the levels that no request has used for `unused_s` seconds, except those that stay
-        loaded. Returns futures that are done when they are free."""
+        """Takes levels out of service that no request has used for `unused_s` seconds, except levels that stay loaded.
+        Returns futures that are done when they are free."""
         return [freed for host in self.hosts for freed in host.unload_idle(unused_s)]
 
 
@@ -170,7 +170,7 @@ def _of_model(given: Sequence[str], model: str, names: Sequence[str], what: str)
         owner, slash, level = each.partition("/")
         if slash and owner not in names:
             there = ", ".join(names) or "one without a name: leave `MODEL/` out"
-            raise InvalidRequestError(f"{what} {each}: no model is called {owner!r}; there is {there}")
+            raise InvalidRequestError(f"{what} {each}: no model is called {owner!r}; this server has {there}")
         if not slash:
             found.append(each)
         elif owner == model:

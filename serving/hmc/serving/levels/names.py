@@ -16,7 +16,7 @@ NAME_RULE = f"letters, digits, `.`, `_` and `-`, first a letter or digit, at mos
 
 
 def name_of(manifest: Manifest) -> str:
-    """The name of a model that was given none: its languages, such as `en-de`."""
+    """The name of a model without a given name: its languages, such as `en-de`."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{manifest.source_language}-{manifest.target_language}")[:MAX_NAME]
     return name if NAME.fullmatch(name) else "model"
 
@@ -26,7 +26,7 @@ def parse_models(arguments: Sequence[str]) -> dict[str, Path]:
 
     A folder with `=` in its name is written with a path, as in `./a=b`. Raises InvalidArtifactError with all problems:
     names that are not valid or not unique, and folders that are missing or hold no bundle. For one bundle alone without
-    a name, the name is empty, and its folder is not looked at: whoever loads it says what is wrong.
+    a name, the name is empty, and its folder is not read here; loading it reports what is wrong.
     """
     given = [_split(argument) for argument in arguments]
     if len(given) == 1 and given[0][0] is None:

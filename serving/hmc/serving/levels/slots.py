@@ -130,8 +130,8 @@ class LoadedBundle:
     ) -> list[LevelCandidate]:
         """The levels among which a selector chooses, see `choosable`.
 
-        priority: of the texts to be translated. Interactive ones count only interactive ones as load. characters: of
-        the request; None: nobody asks how long it will take.
+        priority: of the texts to be translated. Interactive ones count only interactive ones as load. characters: size
+        of the request. None: no estimate of its time is needed.
         """
         times = {} if characters is None else self.times.p95_ms(characters)
         return [self._candidate(name, priority, times.get(name)) for name in self.choosable(loadable_on)]

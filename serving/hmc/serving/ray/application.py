@@ -123,6 +123,6 @@ def check(settings: ServerSettings) -> None:
     default = ServerSettings()
     for name, why in NOT_HERE.items():
         if name not in ("host", "port") and getattr(settings, name) != getattr(default, name):
-            raise InvalidRequestError(f"{name}: not with Ray, since {why}; leave it out")
+            raise InvalidRequestError(f"{name}: does not work with Ray, because {why}; leave it out")
     if any(device not in ("auto", "cpu") for device in parse_devices(settings.device)):
         raise InvalidRequestError(f"device {settings.device}: replicas of Ray run on CPUs; leave it out")

@@ -44,7 +44,7 @@ PENDING = "pending_texts"
 
 
 class Replica:
-    """What Ray calls. Method names are those of the service; a request is bytes."""
+    """What Ray calls. Methods have the names of the service's methods. A request is bytes."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self, bundles: Sequence[str], settings: ServerSettings, _versions: Sequence[str]

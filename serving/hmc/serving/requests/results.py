@@ -122,7 +122,8 @@ class Translation:
         return not self.source_tokens
 
     def between(self, head: str, tail: str) -> Self:
-        """The translation with text before and after it that was copied. Tokens are those of what was translated."""
+        """The translation with text before and after it that was copied. Tokens are the tokens of the translated
+        parts."""
         if not head and not tail:
             return self
         others = tuple(replace(other, text=f"{head}{other.text}{tail}") for other in self.alternatives)

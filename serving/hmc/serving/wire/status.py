@@ -164,7 +164,7 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "no",
     ),
     Code.NOT_FOUND: Meaning(
-                "No level or model has the name, or no level meets the selector.",
+        "No level or model has the name, or no level meets the selector.",
         "Take one of the names that the message lists; `ListLevels` and `ListModels` list them too.",
         "no",
     ),
@@ -194,11 +194,11 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
     ),
     Code.UNAVAILABLE: Meaning(
         "The server cannot be reached, is starting, or is shutting down.",
-                "Try again, or at another server. While levels load, the levels that are loaded already serve.",
+        "Try again, or at another server. While levels load, the levels that are loaded already serve.",
         "later",
     ),
     Code.UNAUTHENTICATED: Meaning(
-                "The server requires a token, and the call has no token or a wrong one; or the token was taken out of the file "
+        "The server requires a token, and the call has no token or a wrong one; or the token was taken out of the file "
         "while a stream went on.",
         "Send `authorization: Bearer TOKEN` in the metadata.",
         "no",

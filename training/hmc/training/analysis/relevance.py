@@ -242,7 +242,8 @@ def _from_heads(outputs: Tensor, step: TracedAttention) -> Tensor:
 
 
 def divide_by_sign(relevance: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Relevance per unit of positive contribution, per unit of negative one, and that of outputs without either.
+    """Relevance per unit of positive contribution and per unit of negative contribution, and the relevance of outputs
+    without either.
 
     positive, negative: sums of the contributions of either sign (≥ 0 and ≤ 0), broadcastable to `relevance`.
     """

@@ -93,7 +93,7 @@ class TokenCorpus:
         return digest.hexdigest()
 
     def check_same(self, fingerprint: str, state: Path) -> None:
-        """Raises InvalidRequestError when the tokens differ from those with `fingerprint`, saved in `state`.
+        """Raises InvalidRequestError if the tokens do not have the `fingerprint` that was saved in `state`.
 
         An empty fingerprint, of a state written by an earlier version, is not compared.
         """
@@ -104,7 +104,7 @@ class TokenCorpus:
             )
 
     def drop_others(self) -> None:
-        """Deletes all other tokens of the cache: those of earlier texts, and those that were never finished."""
+        """Deletes all other tokens of the cache: tokens of earlier texts, and tokens that were never finished."""
         name = re.compile(rf"[0-9a-f]{{{KEY_DIGITS}}}|{ARROW}")
         for entry in self.folder.parent.iterdir():
             if name.fullmatch(entry.name) and entry.name != self.folder.name:
@@ -215,7 +215,7 @@ def kept_pairs(
 ) -> Iterator[tuple[list[int], list[int]]]:  # fmt: skip
     """Yields the token ids of the pairs that are trained on, EOS last, and counts all pairs into `counts`.
 
-    The arguments are those of `TokenCorpus.build`. Raises as `read_pairs`.
+    It has the arguments of `TokenCorpus.build`. Raises as `read_pairs`.
     """
     for corpus in corpora:
         for source, target in read_pairs(corpus, languages, counts):

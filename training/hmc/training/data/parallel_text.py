@@ -146,7 +146,7 @@ def check_corpora(corpora: Sequence[str], languages: tuple[str, str]) -> None:
 
 
 def filled_pairs(pairs: Iterable[Pair], counts: PairCounts) -> Iterator[Pair]:
-    """Yields the pairs with text on both sides; counts all of them, and those that are left out."""
+    """Yields the pairs with text on both sides. Counts all pairs, and the pairs that are left out."""
     for source, target in pairs:
         counts.pairs += 1
         if source.strip() and target.strip():
@@ -186,7 +186,8 @@ class DevText:
         return scored + (f" ({self.counts.empty:,} with an empty side are left out)" if self.counts.empty else "")
 
     def warnings(self, vocabulary: Vocabulary, positions: int) -> list[str]:
-        """Returns what a user should look at. positions: those of the model, to which longer sources are shortened."""
+        """Returns what a user should look at. positions: of the model; longer sources are shortened to so many
+        tokens."""
         found = self.counts.warnings()
         if cut := sum(len(vocabulary.encode(source)) > positions for source, _ in self.pairs):
             found.append(

@@ -79,7 +79,7 @@ class MaskLog:
         return {"updates": self._updates, "masked": self._counts.tolist(), "history": self.history} | pairs
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a `state`; an empty one is that of the start."""
+        """Goes on from a `state`; an empty state is the start."""
         if state:
             self._updates, self.history = state["updates"], state["history"]
             self._counts = torch.tensor(state["masked"], device=self._counts.device)
@@ -132,7 +132,7 @@ class HeadMask:
 
     @contextmanager
     def applied(self, fabric: Fabric, step: int, batches: Sequence[Batch]) -> Iterator[Callable[[int], None]]:
-        """Masks N heads during update `step`, whose share for this process is `batches`.
+        """Masks N heads during update `step`. batches: the part of the update that this process computes.
 
         Yields what puts the mask of the n-th of `batches` on the model, to be called before its forward pass. The
         former gates return at the end.

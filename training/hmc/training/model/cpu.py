@@ -121,7 +121,7 @@ class KeyValues:
         return KeyValues(self.both.index_select(1, rows))
 
     def then(self, later: KeyValues) -> KeyValues:
-        """Returns these keys and values with those of later positions appended."""
+        """Returns these keys and values with the keys and values of later positions appended."""
         return KeyValues(torch.cat([self.both, later.both], 3))
 
 
@@ -257,7 +257,7 @@ def _probe() -> str | None:
 
 
 def precision_of(x: Tensor) -> torch.dtype:
-    """Returns the dtype that products of x are computed in: autocast's where it is on, else that of x."""
+    """Returns the dtype that products of x are computed in: autocast's dtype where it is on, else x's own."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 

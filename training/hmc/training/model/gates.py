@@ -94,7 +94,7 @@ class FixedMask(Gate):
 class SelectedHeads(Gate):
     """Some heads alone: attention leaves the others out, where a mask of 0 computes them in vain.
 
-    Outputs and gradients are those of `FixedMask` up to rounding: weights of heads that are left out have gradient 0.
+    Outputs and gradients equal those of `FixedMask` up to rounding: weights of heads that are left out have gradient 0.
     """
 
     rows: Tensor
@@ -109,7 +109,7 @@ class SelectedHeads(Gate):
         self.register_buffer("pairs", torch.cat([rows, rows + of * head_dim]), persistent=False)  # of keys and values
 
     def forward(self, heads: Tensor) -> Tensor:
-        """Returns `heads`, which are those selected."""
+        """Returns `heads`, because only selected heads were computed."""
         return heads
 
 

@@ -29,9 +29,9 @@ def sentence_importance(
     """Returns what every sentence x adds to the importance of head h: `[B, total]`, fp32 or wider, in nats.
 
     By default |∂L(x)/∂ξ_h| at ξ = 1; else the sum of the absolute values of its tokens, or -∂L(x)/∂ξ_h where `how`
-    takes the absolute value of a whole batch, or none. L(x) is the summed cross-entropy of sentence x. Heads are those
-    of the model, in the order of `model.attentions()` (kind, layer, index). All gates are removed during the call, so
-    every head is open. Dropout is active when the model is in training mode. The `.grad` of parameters does not change.
+    takes the absolute value of a whole batch, or none. L(x) is the summed cross-entropy of sentence x. Heads are in the
+    order of `model.attentions()` (kind, layer, index). All gates are removed during the call, so every head is open.
+    Dropout is active when the model is in training mode. The `.grad` of parameters does not change.
     """
     lengths = _lengths(batch) if how.estimator == "token" else None
     with importance_gates(model, batch.source.size(0), lengths) as xi, _frozen(model), torch.enable_grad():
@@ -60,7 +60,7 @@ def importance_sums(
 
 
 def importance_of(sums: Tensor, how: Importance, heads: Sequence[int]) -> Tensor:
-    """Returns I_h `[total]` of the sums of one batch, or of one whose sums are absolute already.
+    """Returns I_h `[total]` from the sums of one batch. The sums may be absolute already.
 
     heads: number of heads of each attention that has any.
     """

@@ -196,7 +196,8 @@ class SubLayerGates(GateSet):
         super().__init__([(module, 1) for module, _ in inner], initial, inner[0][1].log_alpha.device)
 
     def sampled(self) -> None:
-        """Sets the training regime. Call it after those of the parts, whose gates it includes."""
+        """Sets the training regime. Call it after the parts have sampled their gates, because it includes these
+        gates."""
         for (module, own), parts in zip(self._gated, self._inner, strict=True):
             module.gate = NestedGate(parts, own)
 

@@ -104,7 +104,7 @@ class Levels:
 def numbers_of(targets: Sequence[HeadBudget], heads: int) -> list[int]:
     """Returns falling numbers of heads of the whole model. None: it is trained alone, as a control for its levels.
 
-    heads: those of the model. Raises InvalidRequestError for other budgets.
+    heads: of the model. Raises InvalidRequestError for other budgets.
     """
     numbers = [budget.heads for budget in targets]
     by_kind = any(budget.kinds != KINDS or len(budget.parts) > 1 for budget in targets)

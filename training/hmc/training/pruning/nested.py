@@ -70,7 +70,7 @@ class LevelScores:
 
 
 class NestedRun(Schedule):
-    """One run of nested fine-tuning; `run()` trains. The arguments are those of `nested_finetune`."""
+    """One run of nested fine-tuning; `run()` trains. It has the arguments of `nested_finetune`."""
 
     evaluates = True
     part = "nested"

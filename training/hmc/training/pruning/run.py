@@ -75,7 +75,7 @@ def check_pruning(
     settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
     latency: LatencyPlan | None = None,
 ) -> Checked:  # fmt: skip
-    """Checks a request; the arguments are those of `PruningRun`. Writes nothing.
+    """Checks a request. It has the arguments of `PruningRun`. Writes nothing.
 
     Raises InvalidRequestError or InvalidArtifactError with what to do.
     """
@@ -372,7 +372,7 @@ def prune(
     source: Path, targets: Sequence[HeadBudget], train: Sequence[str], dev: str, out: Path, settings: PruneSettings,
     neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0, *, control: bool = False,
 ) -> list[Path]:  # fmt: skip
-    """Runs, or resumes, a request; returns the paths of the checkpoints, that of nested fine-tuning after the others.
+    """Runs or resumes a request. Returns the paths of the checkpoints; the checkpoint of nested fine-tuning comes last.
 
     The arguments are those of `PruningRun`. With `settings.nested.heads` other than `checkpoints`, nested fine-tuning
     ranks the heads itself and no gates are closed. control: also train all heads for as many updates as the last

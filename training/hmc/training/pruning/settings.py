@@ -129,10 +129,10 @@ class PruneSettings(Section):
     def following(self, provenance: dict[str, Any]) -> PruneSettings:
         """Fills in what is not set from the provenance of the checkpoint that is pruned.
 
-        BPE-dropout and precision are those of its recipe; but where the device has no products of bf16, they are of
-        fp32. Each stage gets a quarter of the updates that the checkpoint
-        was trained with, from `LEAST_STEPS` to `MOST_STEPS`: a short try is not followed by a long pruning. A
-        checkpoint that says nothing has no BPE-dropout, fp32 and `MOST_STEPS`.
+        BPE-dropout and precision come from its recipe. If the device has no products of bf16, the precision is fp32.
+        Each stage gets a quarter of the updates that the checkpoint was trained with, from `LEAST_STEPS` to
+        `MOST_STEPS`: a short try is not followed by a long pruning. A checkpoint that says nothing has no BPE-dropout,
+        fp32 and `MOST_STEPS`.
 
         Raises InvalidRequestError for a number of segmentations without BPE-dropout.
         """

@@ -110,7 +110,7 @@ class RunLog:
     def say_texts(self, inputs: Inputs, limit: Limit, vocabulary: Vocabulary, positions: int) -> None:
         """Prints what was read of the training and the dev text, what is left out, and why; warnings in any case.
 
-        limit: of training sentences. positions: those of the model.
+        limit: of training sentences. positions: of the model.
         """
         counts, dev = inputs.corpus.counts, inputs.dev
         self.detail(f"training text: {counts.summary(limit)}")

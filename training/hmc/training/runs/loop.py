@@ -125,7 +125,8 @@ class Loop(Generic[Kind]):
     def run(self, schedule: Schedule, log: RunLog, before: int = 0) -> None:
         """Makes the updates of a schedule that are not done yet. before: updates of the run before the schedule.
 
-        SIGTERM or Ctrl-C in any process ends all after an update whose state is saved. Raises Stopped, which says so.
+        SIGTERM or Ctrl-C in any process ends all processes after an update, whose state is saved. Raises Stopped, which
+        says so.
         """
         self.model.train()
         self._ended = schedule.has_ended()  # every process has read the same state

@@ -23,8 +23,8 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 class MuonWithAdam(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for matrices, Adam for all other parameters.
 
-    Muon makes the singular values of a matrix's momentum nearly equal. Its updates are scaled to the size that those of
-    Adam have (Liu et al. 2025, eq. 4), so one learning rate fits both. Updates are those of `torch.optim.Muon`, but
+    Muon makes the singular values of a matrix's momentum nearly equal. Its updates are scaled to the size of Adam's
+    updates (Liu et al. 2025, eq. 4), so one learning rate fits both. Updates equal those of `torch.optim.Muon`, but are
     computed for all matrices of a shape at once: a GPU starts some twenty operations a shape, not a matrix.
 
     Heads without a gradient take no step, nor do matrices without any: `torch.optim.Muon` moves a masked head for some
@@ -106,7 +106,7 @@ def orthogonal(stack: Tensor) -> Tensor:
 def make_optimizer(groups: Groups, settings: TrainSection, model: Transformer | None = None) -> torch.optim.Optimizer:
     """Returns the optimiser of the settings for the parameter groups.
 
-    model: whose parameters they are; says which are tables and which matrices belong to heads.
+    model: the owner of the parameters. It says which are tables, and which matrices belong to heads.
     """
     if settings.optimizer != "muon":
         return adam_of(groups, settings)

@@ -304,7 +304,7 @@ def leave_processes() -> None:
 
 
 def seed_process(fabric: Fabric, seed: int) -> None:
-    """Seeds PyTorch differently in every process but the first, whose random numbers go on.
+    """Seeds PyTorch differently in every process except the first, which goes on with its random numbers.
 
     Call it after the weights are initialised: weights must be equal in all processes, dropout and sampled gates must
     differ.

@@ -59,7 +59,7 @@ class Selection:
         return self.folder / f"step-{step:07d}"
 
     def add(self, step: int, bleu: float, checkpoint: Checkpoint, *, extra: bool = False) -> None:
-        """Writes the checkpoint of a dev evaluation, and deletes those that are now surplus."""
+        """Writes the checkpoint of a dev evaluation, and deletes checkpoints that are now surplus."""
         save_checkpoint(checkpoint, self.path(step))
         self.evaluations.append({"step": step, "bleu": bleu} | ({"extra": True} if extra else {}))
         self.remove_surplus()

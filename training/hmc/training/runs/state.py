@@ -63,7 +63,7 @@ class RunProgress:
     """Digest of the teacher; empty without one, or when it is the model itself."""
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns the fingerprints of the inputs; that of the teacher only where there is one."""
+        """Returns the fingerprints of the inputs, with the teacher's if there is a teacher."""
         found = {"corpus": self.corpus, "dev": self.dev, "source": self.source}
         return found | ({"teacher": self.teacher} if self.teacher else {})
 
@@ -85,7 +85,7 @@ class Inputs:
         progress.teacher = self.teacher
 
     def check_same(self, progress: RunProgress, state: Path) -> None:
-        """Raises InvalidRequestError when the inputs differ from those of `progress`, which was read from `state`.
+        """Raises InvalidRequestError if the inputs differ from the inputs in `progress`, which was read from `state`.
 
         Notes the inputs in `progress` when they agree.
         """
@@ -131,7 +131,7 @@ def _write_state(
 
 
 def saved_progress(path: Path, kind: type[Saved]) -> Saved:
-    """Returns the progress of the state in the folder `path`; that of a run that begins where there is none.
+    """Returns the progress of the state in the folder `path`. Without a state it is the progress of a new run.
 
     Raises InvalidArtifactError when it is damaged, or of another version.
     """

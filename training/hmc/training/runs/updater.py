@@ -100,7 +100,7 @@ class Tally:
         return [float(counted) for counted in (self._loss, self._tokens, self._skipped)]
 
     def restore(self, state: list[float]) -> None:
-        """Goes on from a `state`; an empty one is that of the start."""
+        """Goes on from a `state`; an empty state is the start."""
         for counted, value in zip((self._loss, self._tokens, self._skipped), state, strict=False):
             counted.fill_(value)
 

@@ -166,8 +166,8 @@ def known_vocabulary(recipe: Recipe) -> Vocabulary | None:
 def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
     """Returns the vocabulary of the run folder `out`.
 
-    When the folder has no tokenizer yet, it gets one: that of `model.start_from`, else that of `tokenizer.model`, else
-    a new one trained on the training text.
+    When the folder has no tokenizer yet, it gets one: the tokenizer of `model.start_from`, else of `tokenizer.model`,
+    else a new one trained on the training text.
     """
     if has_tokenizer(out):
         return Vocabulary(read_tokenizer(out))
@@ -254,8 +254,8 @@ def head_layout(recipe: Recipe, arch: Architecture) -> HeadLayout:
 
 
 def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transformer:
-    """Returns the model with random weights, or with those of `model.start_from`, whose layers are repeated when the
-    recipe has a multiple of them (`model.checkpoints.deepened`).
+    """Returns the model with random weights, or with the weights of `model.start_from`. If the recipe has a multiple of
+    that model's layers, they are repeated (`model.checkpoints.deepened`).
 
     Raises InvalidRequestError when `model.start_from` has another architecture or layout.
     """

@@ -38,9 +38,9 @@ def write_bulk(
         raise InvalidRequestError("--engine translates with a bundle: give --bundle DIR, and no --server")
     where.check_no_server("--engine")
     if where.executor != "auto":
-        raise InvalidRequestError("--executor is not for --engine, which chooses its own: leave one of them out")
+        raise InvalidRequestError("--engine chooses the executor itself: leave --executor out")
     if not files or "-" in files or out is None:
-        raise InvalidRequestError("--engine needs --source FILE, which a run that goes on reads again, and --out DIR")
+        raise InvalidRequestError("--engine needs --source FILE and --out DIR: a run that goes on reads FILE again")
     if not is_url(out):
         check_run_folder(Path(out))
     manifest = read_manifest(where.bundle)

@@ -39,7 +39,7 @@ def author_search(a: Author, variant: SearchVariant) -> None:
     """Writes one step of B sentences with k rows each. "search_greedy" has k = 1 and a cache for each row.
 
     Caches are as in `author_decoder`, but "search_beam" makes places and biases of nodes by itself. All other inputs
-    and outputs are those of `author_search_end`.
+    and outputs are the same as in `author_search_end`.
     """
     g = a.g
     greedy = variant == "search_greedy"
@@ -112,9 +112,9 @@ def author_search_end(
 def author_collect() -> GraphBuilder:
     """Writes the graph. It has no weights, so it is the same for every level.
 
-    Inputs: those of ENDED and HISTORY; `slots` `[n]` int64, the sentences; `steps` `[1]` int64 on the host, T: how many
-    steps of the history are wanted. Outputs: those of COLLECTED, `[n, …]`, each with its inputs side by side in the
-    order of ENDED and HISTORY; histories are cut to T steps and flattened, `[n, T · k]`.
+    Inputs: the arrays of ENDED and HISTORY; `slots` `[n]` int64, the sentences; `steps` `[1]` int64 on the host, T: how
+    many steps of the history are wanted. Outputs: the arrays of COLLECTED, `[n, …]`, each with its inputs side by side
+    in the order of ENDED and HISTORY; histories are cut to T steps and flattened, `[n, T · k]`.
     """
     g = GraphBuilder("collect")
     slots = g.input("slots", "int64", ["n"])

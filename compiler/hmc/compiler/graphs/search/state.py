@@ -150,7 +150,7 @@ class SearchState:
     def write_history(self, tokens: ir.Value, parents: ir.Value, scores: ir.Value, *, rows: int | str) -> None:
         """Writes entry `lengths` of each sentence: tokens and parents `[B, k]` int32, scores `[B, k]` fp32.
 
-        A sentence that has ended writes again after its last entry, where nobody reads.
+        A sentence that has ended writes again after its last entry; this place is never read.
         """
         ops = self.ops
         axis = ops.g.ints(1)

@@ -36,7 +36,8 @@ OPEN_END = re.compile(r"[.…]['\"’”»)\]]*\s*$|['\"’”»]\s*$")
 
 def sentences(text: str, language: str) -> Iterator[Span]:
     """Yields the sentences of a text without line breaks, in order and without the white space around them. Everything
-    between them is white space. language: a BCP 47 tag; one without rules of its own gets those of English."""
+    between them is white space. language: a BCP 47 tag. A language without rules of its own gets the rules of
+    English."""
     for begin, end in _parts(text):
         at = begin
         for size in _sizes(text[begin:end], language.partition("-")[0].lower()):

@@ -16,7 +16,7 @@ COMPARABLE = ("importance", "groups", "cumulative")
 
 
 def parse_names(arguments: Sequence[str]) -> dict[str, Path]:
-    """Arguments `NAME=FILE` → {name: path}. The name of `FILE` alone is that of its folder.
+    """Arguments `NAME=FILE` → {name: path}. `FILE` without a name is named after its folder.
 
     Raises InvalidRequestError for an empty name and for a name that occurs twice.
     """

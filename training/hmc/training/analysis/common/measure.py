@@ -106,7 +106,7 @@ class Measurement:
         return found
 
     def deltas(self, mask: int) -> dict[str, Any]:
-        """Loss and BLEU of `mask` minus those of the first mask, with intervals and p-values."""
+        """Loss and BLEU of `mask` minus loss and BLEU of the first mask, with intervals and p-values."""
         found = {"delta_loss": self.delta_loss(mask).to_json()}
         if self.counts is not None:
             value = float(self.bleu[mask] - self.bleu[0])
@@ -116,7 +116,7 @@ class Measurement:
         return found
 
     def delta_loss(self, mask: int) -> Estimate:
-        """Loss of `mask` minus that of the first mask, with interval and p-value."""
+        """Loss of `mask` minus the loss of the first mask, with interval and p-value."""
         ends = interval(self._losses[:, mask] - self._losses[:, 0])
         rows = [np.stack([self.losses.sums[m], self.losses.tokens], axis=1) for m in (mask, 0)]
         p = p_value(rows[0], rows[1], _loss_per_token, **self._trials)
@@ -127,7 +127,7 @@ class Measurement:
         return {"trials": self.settings.resamples, "seed": self.settings.seed}
 
     def relative_bleu(self, mask: int) -> Estimate:
-        """BLEU of `mask` divided by that of the first mask, which must not be 0.
+        """BLEU of `mask` divided by the BLEU of the first mask, which must not be 0.
 
         Resamples in which the divisor is 0 are left out of the interval.
         """

@@ -224,7 +224,7 @@ def parse_heads(names: Sequence[str], layout: HeadLayout) -> list[Head]:
 
 
 def masked_within(curve: Sequence[Mapping[str, Any]]) -> int:
-    """Largest number of heads masked, group by group, with BLEU at most WITHIN points below that of all heads."""
+    """Largest number of heads masked, group by group, with BLEU at most WITHIN points below the BLEU of all heads."""
     whole = curve[0]["bleu"]["value"]
     most = 0
     for point in curve:

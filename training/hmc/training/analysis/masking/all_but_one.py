@@ -19,7 +19,8 @@ COMMAND = "all-but-one"
 
 
 def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress = silent) -> Result:
-    """For each layer of each kind: the loss with each head kept alone, and BLEU for the best head, that of least loss.
+    """For each layer of each kind: the loss with each head kept alone, and BLEU for the best head, which has the least
+    loss.
 
     The best head is chosen on the text on which it is then scored, so its scores are slightly too good. Layers with
     fewer than two open heads are left out. Raises InvalidRequestError when that leaves no layer.

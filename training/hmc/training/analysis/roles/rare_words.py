@@ -71,7 +71,7 @@ class _Marks:
 
 
 class RareWordCounts:
-    """Counts over encoder self-attention. Rarity is that of the token's type; equally rare types have the same rank."""
+    """Counts over encoder self-attention. A token is as rare as its type; equally rare types have the same rank."""
 
     def __init__(self, pairs: Sequence[TokenPair], counts: npt.NDArray[np.int64], frequent: int = FREQUENT) -> None:
         """counts: occurrences in the training text by source token id. frequent: see `FREQUENT`."""

@@ -197,7 +197,7 @@ class SourcePieces:
         self._pieces = load_pieces(files, TOKENIZER) if isinstance(files, bytes) else load_pieces(files.source, SOURCE)
 
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids without that of a language and EOS, and for each its characters in the text, (start, end), without
+        """Token ids without language token and EOS, and for each id its characters in the text, (start, end), without
         leading spaces.
 
         A token may have no characters: a single space, or a part of a character that was normalised to several.

@@ -43,7 +43,7 @@ class Choice:
 
 class Chooser:
     """Chooses gates by log α, which says how worthwhile a gate is at its cost. A head or neuron is worth as much as the
-    lowest of three gates: its own, that of its sub-layer, and that of its layer."""
+    lowest of three gates: its own gate, its sub-layer's, and its layer's."""
 
     def __init__(self, gates: ModelGates, table: LatencyTable) -> None:
         self._table = table

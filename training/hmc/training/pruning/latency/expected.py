@@ -57,7 +57,7 @@ class ModelGates:
         return torch.tensor(found, dtype=torch.long, device=self.owner.device).reshape(-1, 3)
 
     def split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """`[total]` values of all gates → those of heads, of neurons, of sub-layers and of layers."""
+        """`[total]` values of all gates → values of heads, of neurons, of sub-layers and of layers."""
         return tuple(values.split_with_sizes([gates.total for gates in self.sets]))
 
     def log_alpha(self) -> Tensor:
