@@ -70,7 +70,7 @@ def run_benchmark(
 ) -> Report:
     """Measures memory, then latency, then quality, then load.
 
-    say: called with the contract, which states what is measured, before anything is; and with warnings. progress:
+    say: is called with warnings, and before the measurement with the contract, which states what is measured. progress:
     called with `LEVEL: STEP` when a step begins. expect: called once before, with the number of steps. It is not called
     if load is measured, because the rates to try are not known.
 
@@ -130,8 +130,8 @@ def record(bundle: Path | str, report: Report) -> Manifest:
     """Writes each level's quality and latency at the headline setting into the manifest, and makes the recommended
     level the default one. The bundle's version stays.
 
-    Raises InvalidRequestError if the bundle was replaced since it was measured, and for quality that should not replace
-    what is recorded: of fewer sentences, or of another beam.
+    Raises InvalidRequestError if the bundle was replaced since it was measured, and if the new quality should not
+    replace the recorded one, because it has fewer sentences or another beam.
     """
     manifest = read_manifest(bundle)
     conditions = report.conditions

@@ -79,8 +79,8 @@ def command(
     The levels are measured with --eval, or else on text of --source: their BLEU then says how far they agree with the
     model's own translations, by the unpruned model or at fp32. That is not BLEU against people.
 
-    `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options. Variables
-    such as HMC_TOKEN, and the file that HMC_CONFIG names, set the server up as they do for `hmc serve`.
+    `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options. The server
+    reads variables such as HMC_TOKEN and the file that HMC_CONFIG names, as `hmc serve` does.
     """
     import json
     import os

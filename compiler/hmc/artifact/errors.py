@@ -122,7 +122,7 @@ class UnauthenticatedError(HmcError):
 
 
 class PermissionDeniedError(HmcError):
-    """The service knows the caller, who may not do this; the message says what would be needed."""
+    """The caller is known, but may not do this. The message says which right is needed."""
 
 
 class DeadlineExceededError(RetryableError):

@@ -170,8 +170,8 @@ class Quantised:
 def compile_level(chosen: ChosenLevel, sentences: Sentences, progress: Callable[[str], None]) -> Level:
     """Compiles one level into its source's folder. Returns its entry for the manifest.
 
-    `progress` is called with the name of each of STEPS as it starts. Raises InvalidRequestError for what the user can
-    change, and ParityError or BrokenGraphError for defects of the compiler.
+    `progress` is called with the name of each of STEPS as it starts. Raises InvalidRequestError for problems that the
+    user can solve, and ParityError or BrokenGraphError for defects of the compiler.
     """
     steps = iter(STEPS)
 

@@ -50,7 +50,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a program: some of the outputs of what a graph stores as one."""
+    """A tensor of a program. A graph may store several of them as one tensor; this is a part of its outputs."""
 
     whole: Array
     outputs: slice | None = None

@@ -48,8 +48,8 @@ class FoundModel:
 
 
 def located(model: str, revision: str | None = None, step: Callable[[str], None] = lambda _: None) -> FoundModel:
-    """The path `model`, or else what the hub has under that name. revision: a commit, tag or branch of the hub; None:
-    the newest commit, which the result names.
+    """The path `model`, or else the folder of the model that the hub has under this name. revision: a commit, tag or
+    branch of the hub; None: the newest commit, which the result names.
 
     Raises InvalidRequestError for a revision of a path, a malformed name and a model or revision that the hub does not
     have; UnavailableError without a network; FailedPreconditionError where huggingface_hub is not installed.

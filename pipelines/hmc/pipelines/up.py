@@ -93,7 +93,7 @@ Announce = Callable[[StepDone], None]
 
 
 def bring_up(settings: UpSettings, done: Announce = silent, say: Step = silent, phase: Phase = quiet) -> Path:
-    """Does what is missing, and returns the bundle.
+    """Runs the steps that are missing, and returns the bundle.
 
     done: called after each step. say: called with lines for the user. phase: opens the progress of a step other than
     training, which has its own. Raises as `import_model`, `prune` and `compile_bundle`; what was finished before stays,
@@ -287,6 +287,6 @@ def _files(path: Path, out: Path) -> Iterator[Path]:
 
 
 def default_folder(model: str) -> Path:
-    """The folder of all steps where none is given: in the working directory, after the model's name."""
+    """The default folder of all steps: in the working directory, named after the model."""
     name = re.sub(r"\.(zip|npz|bin|safetensors)$", "", Path(model).resolve().name)
     return Path(f"{name}-hmc")

@@ -310,7 +310,7 @@ class BudgetSearch:
 
     @property
     def timed(self) -> str:
-        """Describes what was timed: the requests and the machine, and what else that one did."""
+        """Describes the timed requests, the machine, and the machine's other work."""
         busy = ""
         if self._before and self._before.is_busy and self.limits.max_latency_ms is not None:
             load = self._before.load_average

@@ -169,7 +169,7 @@ class Serving:
         return "cpu" if self.on == "here" else f"{self.on}, counted"
 
     def check(self) -> None:
-        """Raises InvalidRequestError for what can be neither measured nor counted."""
+        """Raises InvalidRequestError for a setting that can be neither measured nor counted."""
         device = PRECISIONS[self.precision].device
         if device == "cuda" and self.on == "here":
             raise InvalidRequestError(
@@ -190,7 +190,7 @@ def measure_table(
     held_out: int = HELD_OUT,
     progress: Progress = silent,
 ) -> LatencyTable:
-    """Measures what each part of a model costs when it is served as `serving` says.
+    """Measures the cost of each part of a model when it is served with the setting `serving`.
 
     sentences: real source text, at least one request of it; the first REQUESTS requests are used. models, held_out: how
     many the table is fitted to and tested on; counts, which have no noise, need fewer. Raises InvalidRequestError,

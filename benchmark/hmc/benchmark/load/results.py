@@ -122,7 +122,7 @@ class LoadCurve:
 
     @property
     def saturation(self) -> float | None:
-        """The highest rate that was held, below every rate that was not; None if none was."""
+        """The highest held rate below every rate that was not held. None: no rate was held."""
         missed = min((point.rate for point in self.points if not point.held), default=float("inf"))
         return max((point.rate for point in self.points if point.held and point.rate < missed), default=None)
 

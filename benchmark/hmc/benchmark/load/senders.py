@@ -105,7 +105,7 @@ async def send_share(send: Send, share: Share) -> Ran:
 
 
 class Senders:
-    """This process and others that send with it. Use it in an `async with` block of one event loop."""
+    """The processes that send calls: this one and its helpers. Use it in an `async with` block of one event loop."""
 
     def __init__(self, target: LoadTarget) -> None:
         self._target = target

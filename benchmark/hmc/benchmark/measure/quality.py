@@ -151,7 +151,7 @@ def measure_quality(
 
 
 def over_kinds(kinds: Mapping[str, Quality], command: str) -> Quality:
-    """The mean over kinds of text, of each of which one level was scored on a test set of its own.
+    """The mean over kinds of text. One level was scored on a test set of each kind.
 
     The half-widths of the kinds' intervals add up as standard errors do, since the texts are independent. command: what
     repeats the scores.

@@ -71,7 +71,7 @@ class Interval:
 
 
 def interval(value: float, rounds: Sequence[float]) -> Interval | None:
-    """The 95 % interval around `value` for numbers of which each round gave one; None with fewer than `FEWEST_ROUNDS`.
+    """The 95 % interval around `value`, from one number of each round. None with fewer than `FEWEST_ROUNDS`.
 
     Computed on logarithms, because times vary by factors.
     """

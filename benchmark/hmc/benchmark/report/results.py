@@ -201,7 +201,7 @@ class Report:
             raise InvalidRequestError(f"{path}: {field_problems(error)[0]}; measure again with `hmc bench`") from error
 
     def described_levels(self) -> list[Level]:
-        """The levels as a manifest would describe them with what was measured, for `hmc.artifact.bundle.order`."""
+        """The levels as a manifest would describe them with these measurements, for `hmc.artifact.bundle.order`."""
         beam = self.conditions.headline.beam
         return [
             Level(
@@ -215,8 +215,8 @@ class Report:
     def recorded_latency(self, level: LevelReport) -> Latency:
         """A level's latency at the headline setting, in the form that the manifest stores.
 
-        Percentiles are over the requests, of each of which the fastest round counts: other work on the machine can only
-        make a request slower. It was steady if the second fastest round took about as long.
+        Percentiles are over the requests. The fastest round of each request counts, because other work on the machine
+        can only make it slower. It was steady if the second fastest round took about as long.
         """
         at = level.latency_at(self.conditions.headline)
         ordered = np.sort(np.asarray(at.samples_ms), axis=0)

@@ -163,7 +163,7 @@ def p_value(quality: Quality, level: str) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Milliseconds with about three significant figures; a dash for what was not measured often enough."""
+    """Milliseconds with about three significant figures; a dash if it was not measured often enough."""
     if value is None:
         return "–"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
@@ -175,8 +175,8 @@ def mebibytes(value: int) -> str:
 
 
 def advice(report: Report) -> str | None:
-    """Names the recommended level (`hmc.artifact.bundle.order`), and surely faster ones with what they lose, but none
-    that another level beats. Times are of the headline setting, which the bundle records.
+    """Names the recommended level (`hmc.artifact.bundle.order`), and surely faster levels with their losses. Levels
+    that another level beats are left out. Times are of the headline setting, which the bundle records.
 
     None where quality was not measured.
     """

@@ -126,7 +126,8 @@ def command(
 ) -> None:
     """Measure the levels of a bundle: BLEU with its significance, latency and memory.
 
-    Before the measurement it prints what is timed and what is not; after it, what the numbers do not allow to say.
+    Before the measurement the command prints what is timed and what is not. Afterwards it prints what the numbers do
+    not show.
     """
     from hmc.artifact.storage.files import write_whole
     from hmc.benchmark import runner

@@ -76,7 +76,7 @@ def changed_options(options: Any) -> list[str]:
 
 
 def check_unused(reason: str, **given: object) -> None:
-    """Raises InvalidRequestError for the first option that is given, though the others leave it without effect.
+    """Raises InvalidRequestError for the first given option. The caller knows that it would have no effect.
 
     reason: what follows the option in the message. given: options by the names of their parameters; None: not given.
     """

@@ -97,8 +97,8 @@ class KindQuality(Strict):
 class Quality(Strict):
     """Scores of one level on one test set, compared with level `full` in fp32 or, without it, with the first level.
 
-    Where the test set has several kinds of text, BLEU, chrF and the difference are means over the kinds, each of which
-    counts alike.
+    If the test set has several kinds of text, BLEU, chrF and the difference are means over the kinds; all kinds count
+    alike.
     """
 
     test_set: str

@@ -45,9 +45,9 @@ def cost_ms(level: Level) -> float:
     """What a request of one sentence costs by the speeds of `hmc.artifact.program.counts`, in milliseconds. Only their
     ratios are used: they rank levels.
 
-    It is counted by what the manifest says of a level, because not every level has a step program. In each step the
-    decoder reads its weights for `ROWS` rows; the encoder reads its own once for all tokens. The two have parameters as
-    they have sub-layers. A decoder layer without a head counts as removed.
+    It is counted from the manifest, because not every level has a step program. In each step the decoder reads its
+    weights for `ROWS` rows; the encoder reads its own once for all tokens. The two have parameters as they have
+    sub-layers. A decoder layer without a head counts as removed.
     """
     traits = PRECISIONS[level.precision]
     layout = level.layout

@@ -196,7 +196,7 @@ def check_kind(path: Path) -> None:
 
 
 def load_config(path: Path) -> CheckpointConfig:
-    """Reads what a checkpoint directory says of its model, whatever else is there.
+    """Reads the model's configuration from a checkpoint directory, and ignores all other files.
 
     Raises InvalidArtifactError when config.json is missing or wrong.
     """

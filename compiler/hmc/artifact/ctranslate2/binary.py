@@ -60,8 +60,8 @@ class Binary:
 def read_binary(path: Path) -> Binary:
     """Reads a file, which stays mapped while an array of it is used.
 
-    Raises HmcError, which names the file and what is wrong, for one that is cut short, has absurd sizes or bytes left
-    over, or is of another version. No size in the file makes this allocate memory.
+    Raises HmcError, which names the file and the problem, for a file that is cut short, has absurd sizes or bytes left
+    over, or has another version. No size in the file makes this allocate memory.
     """
     refuse_pointer(path, path.name)
     with path.open("rb") as file:

@@ -73,8 +73,8 @@ class Weights:
 
 
 def embeddings_of(weights: Weights) -> tuple[dict[str, Floats], list[str]]:
-    """The embedding of targets, and those of sources and of the output where they are other matrices, each `[V, d]`;
-    and what is wrong."""
+    """The embeddings of targets, of sources and of the output, each `[V, d]`, if they are separate matrices. Returns
+    problems too."""
     try:
         found = {ours: weights.floats(f"{theirs}/weight") for ours, theirs in EMBEDDINGS.items()}
     except HmcError as error:

@@ -147,7 +147,7 @@ def _named(stored: Arrays) -> tuple[Arrays, list[str]]:
 
 
 class M2M100Config(SizesConfig):
-    """The fields of config.json that change what a model computes. Defaults are as in Transformers."""
+    """The fields of config.json that change the model's computation. Defaults are as in Transformers."""
 
     vocab_size: int = 128112
     max_position_embeddings: int = 1024

@@ -83,7 +83,7 @@ def ignored(decoding: dict[str, Any], arch: Architecture) -> list[str]:
 
 
 def exported(decoding: dict[str, Any], arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:
-    """The content of generation_config.json: what was recorded, and HMC's defaults for other fields.
+    """The content of generation_config.json: the recorded fields, and HMC's defaults for other fields.
 
     `sequence_bias` is left out: its token ids would have to be changed too.
 

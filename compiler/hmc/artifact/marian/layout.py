@@ -101,7 +101,8 @@ class SizesConfig(BaseModel):
 
 
 class MarianConfig(SizesConfig):
-    """The fields of config.json that change what a model computes. Those in `MUST_BE` have one supported value only."""
+    """The fields of config.json that change the model's computation. Those in `MUST_BE` have one supported value
+    only."""
 
     share_encoder_decoder_embeddings: bool = True
     decoder_vocab_size: int | None = None

@@ -78,7 +78,7 @@ def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles
     """The files with pad as the last token, and `[V]`: the old id of each new one, to reorder the embedding.
 
     CTranslate2's converter removes the last row, because it takes it for the row of pad. Two vocabularies stay as they
-    are: pad has the same id in both, which need not be the last one of either. Raises InvalidArtifactError.
+    are: pad has the same id in both, and need not be the last entry. Raises InvalidArtifactError.
     """
     if isinstance(files, MarianFiles) and files.target_vocabulary is not None:
         if problems := vocabulary_problems(files.vocabularies(), arch):

@@ -41,7 +41,7 @@ class Importance:
 
     @classmethod
     def parse(cls, words: Iterable[str], where: str) -> Importance:
-        """Reads words such as `token`, `layer` and `signed`, in any order; none is the default.
+        """Reads words such as `token`, `layer` and `signed`, in any order. No word means the default.
 
         where: what holds the words, for messages. Raises InvalidRequestError for other words, and for two estimators.
         """

@@ -68,7 +68,7 @@ class Cost(_Part):
 
 
 class ServingSetting(_Part):
-    """How the model is served: what the table was measured with."""
+    """How the model is served: the setting in which the table was measured."""
 
     precision: str
     batch: PositiveInt

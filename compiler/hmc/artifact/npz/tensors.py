@@ -53,7 +53,7 @@ FIX = "Download it again from where it was published, or unpack it yourself and 
 
 
 def embeddings_of(arrays: Arrays) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
-    """The embeddings and the output matrix, under the names of a checkpoint, each `[V, d]`; and what is wrong."""
+    """The embeddings and the output matrix, under the names of a checkpoint, each `[V, d]`. Returns problems too."""
     found: dict[str, npt.NDArray[Any]] = {}
     if JOINT in arrays:
         found[TARGET_EMBEDDING] = arrays[JOINT]

@@ -83,7 +83,7 @@ def write_digests(folder: Path, names: Collection[str] | None = None) -> None:
 
 
 def digest_problems(folder: Path, names: Collection[str] | None = None) -> list[str]:
-    """Files of a directory that are not as they were written. names: look at these alone.
+    """Files of a directory that changed since they were written. names: look at these alone.
 
     A directory of an earlier version has no digests, and no problems. A file that was added later has none either.
     """

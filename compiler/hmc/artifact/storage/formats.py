@@ -40,11 +40,11 @@ class Format:
     """Whether such directories have a file DIGESTS."""
 
     def is_at(self, folder: Path) -> bool:
-        """Whether `folder` is of this format, by its marker file alone. Other files may be damaged."""
+        """Whether `folder` has this format, by its marker file alone. Other files may be damaged."""
         return self._marker_content(folder) is not None
 
     def objection(self, folder: Path) -> str | None:
-        """Why `folder` must not be replaced; None if it is of this format and holds nothing else, or is empty."""
+        """Why `folder` must not be replaced. None: it is empty, or has this format and holds nothing else."""
         content = self._marker_content(folder)
         known = {self.marker, *self.files(content)} if content is not None else {self.marker}
         known |= {DIGESTS} if self.digests else set()

@@ -131,7 +131,7 @@ def _decoded(raw: bytes, path: Path, number: int) -> str:
 
 
 def json_row(line: str) -> dict[str, Any]:
-    """The object in a line of JSONL. Raises ValueError, which says why there is none."""
+    """The object in a line of JSONL. Raises ValueError, which says why the line has no row."""
     try:
         values = json.loads(line)
     except ValueError as error:

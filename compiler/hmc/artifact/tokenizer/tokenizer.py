@@ -73,7 +73,7 @@ class Tokenizer(Protocol):
         """Spelling of a source token in the source vocabulary."""
 
     def find(self, piece: str) -> int | None:
-        """The target token that is spelled `piece`; None if there is none."""
+        """The target token that is spelled `piece`; None if no token is."""
 
 
 def open_tokenizer(files: TokenizerFiles) -> Tokenizer:

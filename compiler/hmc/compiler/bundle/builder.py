@@ -69,8 +69,8 @@ class BundleBuilder:
 
         checkpoints: the checkpoints of the levels; the first one gives the tokenizer. inputs: other files that are
         read; it is refused to replace them. calibration: source sentences; no more are read than are needed. shortlist:
-        what levels with vocabulary shortlists learn from. device_form: whether levels get the graphs of a device. None:
-        levels whose precision is for CUDA get them. progress: is called with each step as it begins.
+        the text from which vocabulary shortlists are learned. device_form: whether levels get the graphs of a device.
+        None: levels whose precision is for CUDA get them. progress: is called with each step as it begins.
 
         Raises InvalidArtifactError; InvalidRequestError for checkpoints that cannot share a bundle, and where `out`
         cannot be replaced; RuntimeError where the block ends without `finish`. `out` is then as it was before.

@@ -92,7 +92,7 @@ def _fewest(most: int, suffices: Callable[[int], bool]) -> int:
 
 
 def without(ranges: Ranges, layers: Sequence[str]) -> Ranges:
-    """The ranges of what is quantised where `layers` stay in fp32."""
+    """The ranges of the quantised layers, if `layers` stay in fp32."""
     return {n: r for n, r in ranges.items() if n not in layers and _attention(n) not in layers}
 
 

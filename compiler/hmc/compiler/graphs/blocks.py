@@ -163,7 +163,7 @@ class Author:
         return self._value("Add", [rows, pick(self.g.weight("positions", positions))])
 
     def layers(self, stack: Stack) -> list[int]:
-        """Numbers of the layers that the graph has; the others were removed, and their output is their input."""
+        """Numbers of the layers that the graph has; the other layers were removed, and return their input."""
         return present_layers(self.arch, stack, self.tensors)
 
     def heads(self, kind: Kind, layer: int) -> int:

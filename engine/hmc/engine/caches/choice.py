@@ -27,7 +27,7 @@ def caches_for(
 ) -> Caches:
     """Empty caches of a batch of `rows` rows a sentence; opens the decoder variant if it was not open.
 
-    max_rows, max_tokens: of the batch (see `Chain`); they bound what is held on a device. Raises InvalidArtifactError.
+    max_rows, max_tokens: of the batch (see `Chain`); they bound the memory on a device. Raises InvalidArtifactError.
     """
     if isinstance(sessions, ProgramSessions):
         return program_caches(sessions, rows)

@@ -44,8 +44,8 @@ class Collector:
         """(sentences, steps) of the shapes that are bound."""
 
     def collect(self, slots: Sequence[int], steps: int) -> Ended:
-        """What there is of the sentences in these slots, and at least the first `steps` entries of their histories.
-        It is valid until the next call."""
+        """The present results of the sentences in these slots, and at least the first `steps` entries of their
+        histories. It is valid until the next call."""
         count = _power_of_two(len(slots))
         steps = min(max(_power_of_two(max(steps, 1)), FEWEST_STEPS), self._longest)
         if (count, steps) != self._bound:

@@ -69,7 +69,8 @@ class Caches(ABC):
         """
 
     def warm_up(self) -> None:  # noqa: B027 - most kinds have nothing to do
-        """Does now what the first steps would otherwise do, such as taking memory. There are no sentences yet."""
+        """Does work in advance that the first steps would do otherwise, such as taking memory. There are no sentences
+        yet."""
 
     def close(self) -> None:  # noqa: B027
         """Gives memory back that does not go by itself with this object. Nothing may be called afterwards."""

@@ -27,7 +27,7 @@ ANYONE = Caller()
 
 
 class Priority(Enum):
-    """How long a sentence may wait for others.
+    """In which order sentences start.
 
     | priority      | used for           | starts                                        | queue is full at       |
     |---------------|--------------------|-----------------------------------------------|------------------------|

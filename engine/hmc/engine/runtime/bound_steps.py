@@ -30,7 +30,7 @@ MOST_UNCAPTURED = 4
 
 
 class BoundStep:
-    """A session's run with fixed inputs and outputs: what is at their addresses may change between runs."""
+    """A session's run with fixed inputs and outputs: the contents at their addresses may change between runs."""
 
     def __init__(self, session: InferenceSession, device: Device, graph: int, binding: IOBinding) -> None:
         """graph: the `gpu_graph_id`, or UNCAPTURED."""

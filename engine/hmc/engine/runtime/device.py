@@ -95,7 +95,7 @@ def cuda_options(device: Device, attention: CudaAttention = "plain", *, capture:
     """Options of ONNX Runtime's CUDA provider for the sessions of a level.
 
     capture: the session records its runs as CUDA graphs; every run then names its graph by the run option
-    `gpu_graph_id` (-1: not recorded). Arenas grow by what is asked for, so that little memory lies idle.
+    `gpu_graph_id` (-1: not recorded). Arenas grow by the requested bytes, so that little memory lies idle.
     """
     return {
         "device_id": str(device.index),

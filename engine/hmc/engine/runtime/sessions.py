@@ -160,7 +160,7 @@ class LevelSessions:
     def take_decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
         """A session of this variant for one batch alone, for levels in device form: graphs that are captured in it
         refer to the memory of that batch, and ONNX Runtime forgets them only with the session. The first call takes the
-        one that `decoder` opened; others open one."""
+        session that `decoder` opened; each other call opens a session."""
         with self._turn_to_open():
             taken = self.decoders.pop(variant, None)
             return self._open_decoder(variant) if taken is None else taken

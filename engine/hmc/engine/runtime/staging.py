@@ -105,8 +105,8 @@ class Staging:
             self._encoder.encode([each.source for each in others], [each.slot for each in others], caches, room)
 
     def clean(self) -> None:
-        """Has the places set to 0 before sentences are staged again: what a failed sentence left there may be NaN, and
-        the next one there may be shorter. Those that are staged now stay."""
+        """Has the places set to 0 before sentences are staged again. A failed sentence may have left NaN there, and the
+        next sentence may be shorter. Those that are staged now stay."""
         self._unclean = True
 
     def _wipe(self) -> None:

@@ -58,8 +58,8 @@ def opened(place: str) -> Iterator[BinaryIO]:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path there. Raises InvalidRequestError, with the command that installs what is
-    missing, or for a URL that is none."""
+    """The file system of a URL, and the path there. Raises InvalidRequestError for a malformed URL, or for a missing
+    package, with the command that installs it."""
     fsspec = needs("fsspec", f"{url} is on a store")
     try:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(url))
@@ -97,7 +97,8 @@ class CorpusFile:
     """Of the bytes, unpacked; a text file may be packed or unpacked between two runs."""
 
     def identity(self) -> dict[str, Any]:
-        """Returns what the translations depend on, as JSON values: not where the file lies."""
+        """Returns the properties of the file on which translations depend, as JSON values. Its path is not among
+        them."""
         return {"lines": self.lines, "sha256": self.sha256}
 
 

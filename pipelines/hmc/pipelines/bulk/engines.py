@@ -73,7 +73,7 @@ def collect(
 
 
 def check_request(translator: Translator, settings: BulkSettings) -> None:
-    """Raises InvalidRequestError and FailedPreconditionError for what the level cannot do with any line."""
+    """Raises InvalidRequestError and FailedPreconditionError for options that fail at this level for every line."""
     text = with_code("a", settings.code)
     translator.submit(
         text, settings.options, Target(settings.target_prefix), block=True, priority=Priority.BULK
@@ -135,7 +135,7 @@ class BulkEngine(Protocol):
         """Yields each shard with what became of its lines, in any order. Reads few shards ahead."""
 
     def close(self) -> None:
-        """Ends what it has started."""
+        """Ends the processes that it has started."""
 
 
 class LocalEngine:

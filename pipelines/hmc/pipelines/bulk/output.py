@@ -110,7 +110,7 @@ class Local:
         self._folder = folder
 
     def taken(self, request: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """A context: the folder is of this request, see `hmc.pipelines.folders`."""
+        """A context in which the folder belongs to this request, see `hmc.pipelines.folders`."""
         return taken_folder(self._folder, request, FIRST)
 
     def names(self, folder: str) -> set[str]:

@@ -73,13 +73,13 @@ def translate_corpus(
 ) -> Translated:
     """Translates every line of `sources` into the folder `out`. Both are paths, or URLs that fsspec knows.
 
-    report: called with the progress. step: called with what is done before the first translation. start: opens the
-    engine, if a line is left. The same corpus, level and settings give the same bytes, with any engine and however
-    often the run was interrupted.
+    report: called with the progress. step: called with each step before the first translation. start: opens the engine,
+    if a line is left. The same corpus, level and settings give the same bytes, with any engine and however often the
+    run was interrupted.
 
-    Raises InvalidRequestError if `out` is of another corpus, bundle, level or options, and if a file cannot be read;
-    lines that cannot be translated are in the report. Raises also what the engine raises, and Stopped after SIGTERM or
-    Ctrl-C; everything that was written before stays, and the same call goes on.
+    Raises InvalidRequestError if `out` belongs to another corpus, bundle, level or options, and if a file cannot be
+    read; lines that cannot be translated are in the report. Raises also what the engine raises, and Stopped after
+    SIGTERM or Ctrl-C; everything that was written before stays, and the same call goes on.
     """
     settings = settings or BulkSettings()
     files = ShardFiles(settings, level.name)

@@ -49,11 +49,11 @@ def distill(
     teacher: a checkpoint, or a MarianMT directory, which is imported into the folder. sources: text files, plain or
     .gz. held_out: sentence pairs to hold out as dev text. references: a file for each of `sources`, line for line; the
     training text then gets the one of a line's `n_best` translations that is closest to the reference. report: called
-    with the progress. step: called with what is done before the first translation. The same input gives the same bytes,
+    with the progress. step: called with each step before the first translation. The same input gives the same bytes,
     however often the run was interrupted.
 
-    Raises InvalidRequestError if `out` is of another teacher, text or search, if a file cannot be read, if references
-    do not fit, and if nothing is left to train with; InvalidArtifactError for a damaged teacher;
+    Raises InvalidRequestError if `out` belongs to another teacher, text or search, if a file cannot be read, if
+    references do not fit, and if nothing is left to train with; InvalidArtifactError for a damaged teacher;
     DeviceUnavailableError; Stopped after SIGTERM or Ctrl-C, which drops the file of translations that is being made.
     """
     settings, filters = settings or DistillSettings(), filters or Filters()

@@ -32,7 +32,8 @@ class SourceFile:
         return cls(path, lines, digest.hexdigest())
 
     def identity(self) -> dict[str, Any]:
-        """Returns what the translations depend on, as JSON values: not where the file lies."""
+        """Returns the properties of the file on which translations depend, as JSON values. Its path is not among
+        them."""
         found = asdict(self)
         del found["path"]
         return found

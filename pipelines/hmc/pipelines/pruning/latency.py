@@ -73,7 +73,8 @@ class Reached:
 def latency_table(
     checkpoint: Path, sentences: Sequence[str], serving: Serving, file: Path, progress: Callable[[str], None]
 ) -> LatencyTable:
-    """Returns the table of `file` if it is of this checkpoint and this serving, or else measures it into `file`."""
+    """Returns the table of `file` if it was measured for this checkpoint and this serving; otherwise measures it into
+    `file`."""
     if file.is_file():
         found = read_table(file)
         if found.checkpoint == checkpoint_digest(checkpoint) and _is_of(found, serving):

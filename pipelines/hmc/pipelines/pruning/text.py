@@ -39,9 +39,9 @@ def translate_for_pruning(
     """Translates plain source text with the model that a run in the folder `out` will prune; interrupted, it goes on.
 
     checkpoint: the model. targets, neurons, settings: of the run; they are checked before the first sentence is
-    translated. stages: of a run that was checked already, in place of targets and neurons. hold_out: hold out dev text,
-    whose scores say how far the pruned model still writes what the whole one wrote. Translations stay in `out`/FOLDER.
-    Raises as `distill` and `PruningRun`.
+    translated. stages: of a run that was checked already, in place of targets and neurons. hold_out: hold out dev text.
+    Its scores say how close the pruned model's translations are to the whole model's. Translations stay in
+    `out`/FOLDER. Raises as `distill` and `PruningRun`.
     """
     check_processes(settings.run)
     loaded = load_checkpoint(checkpoint)

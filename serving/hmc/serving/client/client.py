@@ -66,8 +66,9 @@ class Client(ClientCore):
         timeout: float | None = None,
         **more: Unpack[Texts],
     ) -> Generator[DocumentPiece, None, None]:
-        """Translates a text of any length. Yields each sentence, with what is copied before it, as soon as it and all
-        before it are translated. All pieces together are the translation. Leaving the iteration early cancels the call.
+        """Translates a text of any length. Yields each sentence, with the copied text before it, as soon as this
+        sentence and all earlier ones are translated. All pieces together are the translation. Leaving the iteration
+        early cancels the call.
 
         more: see `Texts`; the segmentation "none" is refused.
         """

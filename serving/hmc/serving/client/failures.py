@@ -140,7 +140,7 @@ class Attempts:
         self._made = 1
 
     def wait_s(self, error: HmcError) -> float:
-        """Seconds to wait before the next attempt. Raises `error` if there is none."""
+        """Seconds to wait before the next attempt. Raises `error` if the call may not be sent again."""
         after = error.retry_after_s
         passes = isinstance(error, UnavailableError | OverloadedError)
         told = isinstance(error, DeadlineExceededError) and after is not None

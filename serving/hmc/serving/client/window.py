@@ -48,8 +48,8 @@ class Window:
         return not self._ended and len(self._requests) + len(self._early) < self._in_flight
 
     def add(self, text: str, prefix: str | None) -> None:
-        """Takes the next text. prefix: the beginning of its translation; None: there is none left for it. A text that
-        cannot be sent ends the texts, with an InvalidRequestError."""
+        """Takes the next text. prefix: the beginning of its translation. None: the caller gave too few prefixes. A text
+        that cannot be sent ends the texts, with an InvalidRequestError."""
         index = self._read
         try:
             check_text(text, f"text {index}")
@@ -88,7 +88,7 @@ class Window:
         return bool(self._unsent)
 
     def take(self) -> pb.TranslateStreamRequest | None:
-        """The next request to send; None if there is none now."""
+        """The next request to send; None if no text waits now."""
         return self._requests[self._unsent.popleft()] if self._unsent else None
 
     # -- answers -----------------------------------------------------------------------------------------------------

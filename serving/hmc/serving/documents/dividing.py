@@ -42,7 +42,7 @@ class Joined:
         self._spaced = language.replace("_", "-").partition("-")[0].lower() not in UNSPACED
 
     def copy(self, text: str) -> str:
-        """Adds a copied part, and returns what was added."""
+        """Adds a copied part, and returns it."""
         self._after = ""
         return self._write(text)
 

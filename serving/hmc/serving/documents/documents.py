@@ -40,8 +40,9 @@ async def in_order(
     """Yields each item with what `work` made of it, as soon as it and all before it are ready.
 
     At most `window` items are under way: taken from `items`, and not yet taken from this iterator. The event loop
-    serves others after each. An error of `work` is raised when its turn comes. When the iteration ends early, all work
-    under way is cancelled. long: items are taken from `items` in a thread, a few at once, because that may take long.
+    serves other calls after each. An error of `work` is raised when its turn comes. When the iteration ends early, all
+    work under way is cancelled. long: items are taken from `items` in a thread, a few at once, because that may take
+    long.
     """
     running: deque[tuple[Item, asyncio.Task[Result]]] = deque()
     ready: deque[Item] = deque()
@@ -89,7 +90,7 @@ MAX_COPIED = 16384
 
 
 def check_document(options: DecodeOptions, texts: TextOptions) -> None:
-    """Raises InvalidRequestError for what a document cannot have."""
+    """Raises InvalidRequestError for options that a document cannot have."""
     if texts.segmentation is Segmentation.NONE:
         raise InvalidRequestError("a document is divided: choose segmentation auto or sentence, or use Translate")
     if options.n_best > 1:
@@ -200,7 +201,7 @@ class Divider:
 
 
 async def divided_texts(dividing: Dividing, texts: Sequence[str]) -> list[Divided]:
-    """How each text is divided. The event loop serves others meanwhile.
+    """How each text is divided. The event loop serves other calls meanwhile.
 
     Raises InvalidRequestError with the index of a text that cannot be divided.
     """

@@ -35,7 +35,7 @@ def translate_document(
 ) -> Iterator[DocumentPiece]:
     """Yields the pieces of a translated document, each as soon as it and all before it are translated.
 
-    code: see `Dividing.code`. Closing the iterator early cancels what is under way. Raises
+    code: see `Dividing.code`. Closing the iterator early cancels the sentences that are under way. Raises
     InvalidRequestError for options that exclude each other.
     """
     options, texts = options or DecodeOptions(), texts or TextOptions()

@@ -168,7 +168,7 @@ class Lines:
             await gone(self._request)
 
     async def rest(self) -> None:
-        """Reads what the client still sends, for LINGER_S at most, and forgets it. A connection that is closed while
+        """Reads further bytes of the client for at most LINGER_S, and drops them. A connection that is closed while
         something is unread is reset, and the client may lose the end of the answer."""
         with suppress(TimeoutError, ClientDisconnect, RuntimeError):  # the last: everything has been read
             async with asyncio.timeout(LINGER_S):

@@ -152,7 +152,7 @@ class _Wanted:
 
     @classmethod
     def of(cls, values: Values, pairs: list[LanguagePair]) -> _Wanted:
-        """pairs: what the server translates. Raises HttpError."""
+        """pairs: the language pairs that the server translates. Raises HttpError."""
         texts, is_list = _texts(values)
         source, target = _word(values, "source"), _word(values, "target")
         is_html = _is_html(values, texts)

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def collect() -> None:
-    """Frees what only refers to itself. A server has frozen what it had loaded when it began to serve (`gc.freeze`).
-    Levels that leave are among that, so it is looked through too, and then frozen again."""
+    """Frees what only refers to itself. A server freezes the objects that it had loaded when it began to serve
+    (`gc.freeze`). Levels that leave are among that, so it is looked through too, and then frozen again."""
     frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()

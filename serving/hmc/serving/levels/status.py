@@ -18,7 +18,7 @@ from hmc.serving.requests.results import LevelInfo, LevelList, LevelLoad, ModelI
 
 @dataclass(frozen=True)
 class LevelStatus(LevelInfo):
-    """A level of the served bundle at one moment: what callers of the service see of it, and its work."""
+    """A level of the served bundle at one moment: its description for callers, and its work."""
 
     pending: int = 0
     """Texts queued or running."""

@@ -181,7 +181,7 @@ def _statuses(call: PlainCall, ray: RayContext) -> Iterator[None]:
 
 
 class QueuedTexts:
-    """Ray's scaling policy. Ray applies its delays and bounds to what it returns."""
+    """Ray's scaling policy. Ray applies its delays and bounds to the number that it returns."""
 
     def __init__(self, target: float) -> None:
         """target: texts that wait or run at a replica. A call may hold a thousand, so calls are no measure."""

@@ -71,7 +71,7 @@ class PresentCall:
         return None if self.remaining is None else self.remaining()
 
     def note(self, model: str, level: str, answer: Answer | None, first_s: float | None) -> None:
-        """Adds what a request of this call has told. A stream has many: the longest times and the last level count."""
+        """Adds facts about a request of this call. A stream has many: the longest times and the last level count."""
         known = self.known
         if level:
             known["model"] = model

@@ -208,7 +208,7 @@ class StreamAnswer:
     bundle_version: str = ""
 
     def result(self) -> Translation:
-        """Returns the translation. Raises `error` if there is none."""
+        """Returns the translation. Raises `error` if the text has no translation."""
         if self.translation is None:
             raise self.error or HmcError(f"text {self.index} was answered with neither a translation nor an error")
         return self.translation

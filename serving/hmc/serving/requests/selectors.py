@@ -17,7 +17,7 @@ MAX_NAME = 64
 @dataclass(frozen=True)
 class Selector:
     """A choice of level. At most one of the first five fields may be set; with none of them set, the default level
-    serves the request. The others choose the model, of a server of several.
+    serves the request. The other fields choose the model, if a server has several.
 
     Levels are chosen by their order (`hmc.artifact.bundle.order`): "best" means the highest BLEU, and a level that
     another fitting one beats in BLEU and time is chosen by its name only.

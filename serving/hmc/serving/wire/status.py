@@ -84,7 +84,8 @@ def message_of(error: BaseException, reference: str = "") -> str:
 
 
 def cut(text: str, size: int) -> str:
-    """Cuts a text so that gRPC writes it in at most `size` bytes of metadata; what is cut off is shown as " …"."""
+    """Cuts a text so that gRPC writes it in at most `size` bytes of metadata; " …" stands for the part that is cut
+    off."""
     left = size
     for index, character in enumerate(text):
         left -= 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))

@@ -64,7 +64,8 @@ class TokenCorpus:
 
     @property
     def counts(self) -> PairCounts:
-        """What was read and what was left out; tokens of earlier versions say only what was kept."""
+        """The pairs that were read and the pairs that were left out. Tokens of earlier versions have only the pairs
+        that were kept."""
         path = self.folder / COUNTS
         return PairCounts(**json.loads(path.read_text())) if path.is_file() else PairCounts(len(self))
 
@@ -122,11 +123,11 @@ class TokenCorpus:
     ) -> TokenCorpus:
         """Tokenises `corpora` into the folder `cache`, or maps the tokens that it already holds for the same input.
 
-        A text file is known by its bytes, wherever it lies and whenever it was written. Tokens that are not as they
-        were written are made again, with a warning. Pairs are left out when a side is empty or longer than
-        `max_length` tokens (EOS counted). languages: source and target, which choose the columns of JSONL, Parquet and
-        hub corpora. Rows are read, tokenised and written some thousands at a time. Raises InvalidRequestError as
-        `read_pairs`, when no pair is left, and for dropout in a unigram vocabulary.
+        A text file is known by its bytes, wherever it lies and whenever it was written. Tokens that changed since they
+        were written are made again, with a warning. Pairs are left out when a side is empty or longer than `max_length`
+        tokens (EOS counted). languages: source and target, which choose the columns of JSONL, Parquet and hub corpora.
+        Rows are read, tokenised and written some thousands at a time. Raises InvalidRequestError as `read_pairs`, when
+        no pair is left, and for dropout in a unigram vocabulary.
         """
         segmentation = segmentation or Splitting()
         vocabulary.encode("a", dropout=segmentation.dropout)  # refuses what it cannot do before all text is read
@@ -236,7 +237,7 @@ def kept_pairs(
 def count_pairs(
     corpora: Sequence[str], languages: tuple[str, str], vocabulary: Vocabulary | None, max_length: int
 ) -> PairCounts:
-    """Reads corpora to their end, without those on the hub, and returns what a run would train on.
+    """Reads corpora to their end, except corpora on the hub, and counts the pairs on which a run would train.
 
     vocabulary: None: the text is not tokenised, and only empty sides are counted. Raises as `read_pairs`.
     """

@@ -79,7 +79,7 @@ class PairCounts:
         return f"; left out: {', '.join(reasons)}" if reasons else ""
 
     def column_warnings(self) -> list[str]:
-        """Returns what a user should know of TSV files with more than two columns."""
+        """Returns warnings about TSV files with more than two columns."""
         if not self.more_columns:
             return []
         return [
@@ -88,7 +88,7 @@ class PairCounts:
         ]
 
     def warnings(self, limit: Limit | None = None) -> list[str]:
-        """Returns what a user should look at: much of the text is left out, or more columns than two."""
+        """Returns warnings: much of the text is left out, or a file has more than two columns."""
         found = self.column_warnings()
         if self.empty > MUCH * self.pairs:
             found.append(f"{self.empty / self.pairs:.0%} of the pairs have an empty side, and are left out")

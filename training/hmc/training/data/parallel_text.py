@@ -51,8 +51,8 @@ def corpus_files(corpus: str) -> list[Path]:
 
 
 def is_by_rows(corpus: str) -> bool:
-    """Whether a corpus is of JSONL or Parquet files, or on the hub: its languages choose columns, and it may be larger
-    than memory. Raises InvalidRequestError as `corpus_names`."""
+    """Whether a corpus has JSONL or Parquet files, or is on the hub. Languages then choose its columns, and it may be
+    larger than memory. Raises InvalidRequestError as `corpus_names`."""
     names = corpus_names(corpus)
     return all(map(is_rows, names)) if names else corpus.startswith("hub:")
 
@@ -186,8 +186,7 @@ class DevText:
         return scored + (f" ({self.counts.empty:,} with an empty side are left out)" if self.counts.empty else "")
 
     def warnings(self, vocabulary: Vocabulary, positions: int) -> list[str]:
-        """Returns what a user should look at. positions: of the model; longer sources are shortened to so many
-        tokens."""
+        """Returns warnings about the texts. positions: of the model; longer sources are shortened to so many tokens."""
         found = self.counts.warnings()
         if cut := sum(len(vocabulary.encode(source)) > positions for source, _ in self.pairs):
             found.append(

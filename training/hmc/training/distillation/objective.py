@@ -57,7 +57,7 @@ def observe(model: Transformer, batch: Batch, settings: DistillSection) -> Obser
 
 
 def lesson_of(model: Transformer, observed: Observed) -> Lesson:
-    """Returns what the model that was observed teaches. They have the dropout and the masks of that pass."""
+    """Returns the lesson of the observed model. They have the dropout and the masks of that pass."""
     weight, bias = model.output_weight.detach(), model.final_logits_bias
     return Lesson(TeacherLogits(observed.states.detach(), weight, bias), observed.recorded.detached())
 

@@ -31,7 +31,7 @@ class DistillSection(Section):
 
     @property
     def active(self) -> bool:
-        """Whether anything is learned from a teacher. If not, none is loaded."""
+        """Whether anything is learned from a teacher. If not, no teacher is loaded."""
         return bool(self.weight) or self.compares_layers
 
 

@@ -28,7 +28,7 @@ class Teacher:
         self._start_id = start_id
 
     def lesson(self, batch: Batch) -> Lesson:
-        """Returns what the teacher knows about a batch on its device. Nothing here makes a GPU wait.
+        """Returns the teacher's lesson for a batch on its device. Nothing here makes a GPU wait.
 
         Without trained weights there is no graph. Grad mode stays on, because on a CPU it chooses the faster products.
         """
@@ -79,7 +79,7 @@ def load_teacher(
     """Loads the teacher that the settings name, else `default`. None: the settings learn nothing from a teacher.
 
     vocabulary: the student's. longest: tokens in the longest sentence. Raises InvalidArtifactError for a checkpoint
-    that cannot be used, InvalidRequestError when there is none, or one that cannot teach this student.
+    that cannot be used, and InvalidRequestError if no teacher is set, or if it cannot teach this student.
     """
     path = teacher_path(settings, default)
     if path is None:

@@ -70,7 +70,7 @@ class OpenGate(Gate):
 
 
 class ClosedGate(Gate):
-    """Nothing passes, so what is gated need not be computed."""
+    """Nothing passes, so the gated part need not be computed."""
 
     def forward(self, heads: Tensor) -> Tensor:
         """Returns zeros."""
@@ -92,7 +92,7 @@ class FixedMask(Gate):
 
 
 class SelectedHeads(Gate):
-    """Some heads alone: attention leaves the others out, where a mask of 0 computes them in vain.
+    """Some heads alone: attention does not compute the others; a mask of 0 would compute them for nothing.
 
     Outputs and gradients equal those of `FixedMask` up to rounding: weights of heads that are left out have gradient 0.
     """

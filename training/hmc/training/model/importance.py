@@ -48,8 +48,8 @@ def importance_sums(
 ) -> Tensor:
     """Returns what `importance_of` divides, over all parts of one batch: `[2, total]`.
 
-    The first row sums `sentence_importance`; the second counts what it is a mean over, sentences or tokens. The sums of
-    several processes may be added up before the division.
+    The first row sums `sentence_importance`; the second counts the sentences or tokens of its mean. The sums of several
+    processes may be added up before the division.
     """
     found = [
         torch.stack([rows.sum(0), _counted(model, batch, how).to(rows)])

@@ -33,7 +33,7 @@ def open_gates(model: Transformer) -> None:
 def mask_to_layout(model: Transformer, current: HeadLayout, target: HeadLayout) -> None:
     """Masks the heads of a model of layout `current` that are not in `target`; the heads in `target` are open.
 
-    The masks go to the model's device in one copy, for which a GPU does not wait: every update may set others.
+    The masks go to the model's device in one copy, for which a GPU does not wait. So every update can set new masks.
     """
     kept = current.restrict(target)
     found = [(attention, kept[kind][layer]) for kind, layer, attention in model.attentions() if attention.heads]
@@ -51,8 +51,8 @@ def select_layout(model: Transformer, current: HeadLayout, target: HeadLayout) -
     """Leaves out the heads of a model of layout `current` that are not in `target`.
 
     On a CPU they are not computed; elsewhere they are masked (`mask_to_layout`), because a GPU would wait for the
-    indices of the others. Outputs and gradients are equal up to rounding. Where no head is left all are masked, so that
-    every weight has a gradient: several processes wait for it.
+    indices of the selected heads. Outputs and gradients are equal up to rounding. Where no head is left all are masked,
+    so that every weight has a gradient: several processes wait for it.
     """
     if model.shared.weight.device.type != "cpu":
         mask_to_layout(model, current, target)

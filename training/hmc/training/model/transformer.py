@@ -190,7 +190,7 @@ def build_transformer(
 ) -> Transformer:
     """Returns a randomly initialised model with the heads of `layout` and the neurons of `ffn` (default: all).
 
-    Layers in `removed` do nothing, and what they have is not trained.
+    Layers in `removed` do nothing, and their parameters are not trained.
     """
     layout, widths, norm = layout or arch.full_layout(), ffn or arch.full_ffn(), partial(norm_of, arch)
 

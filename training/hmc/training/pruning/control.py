@@ -52,7 +52,7 @@ def train_control(source: Path, train: Sequence[str], dev: str, out: Path, setti
 
 
 def compared(paths: Sequence[Path]) -> dict[Path, str]:
-    """Returns what the dev scores of pruned checkpoints say about more training: checkpoint → a sentence.
+    """Compares the dev scores of pruned checkpoints with the control: checkpoint → a sentence.
 
     paths: checkpoints of one pruning run, its control among them if there is one. With a control, each level is
     compared with it. Without one, there is a sentence for every level that gained more than noise over the checkpoint

@@ -129,5 +129,6 @@ def prune_corpus(source: Checkpoint, train: Sequence[str], settings: PruneSettin
 
 
 def length_limit(source: Checkpoint, settings: PruneSettings) -> Limit:
-    """Returns the longest sentence that is trained on: `settings.max_length`, and what the model has positions for."""
+    """Returns the longest sentence that is trained on, in tokens: `settings.max_length`, or fewer if the model has
+    fewer positions."""
     return Limit.within(settings.max_length, source.architecture.max_positions, "--max-length")

@@ -81,7 +81,7 @@ class ClosingTarget(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Notes what the gates keep in expectation now: the budget falls from there."""
+        """Notes the expected units that the gates keep now. The budget falls from this number."""
 
     @abstractmethod
     def restore(self, progress: PruneProgress) -> None:
@@ -89,7 +89,7 @@ class ClosingTarget(ABC):
 
     @abstractmethod
     def note(self, progress: PruneProgress) -> None:
-        """Writes into `progress` what a resumed run needs."""
+        """Writes its state into `progress`, for a resumed run."""
 
     @abstractmethod
     def pressure(self, fallen: float) -> Tensor:
@@ -110,7 +110,7 @@ class ClosingTarget(ABC):
 
     @abstractmethod
     def scalars(self, fallen: float) -> dict[str, float]:
-        """Returns numbers to log: the budget, what is expected to stay, gates that have not settled."""
+        """Returns numbers to log: the budget, the expected units that stay, and the gates that have not settled."""
 
     @abstractmethod
     def finish(self, progress: PruneProgress, say: Say) -> None:

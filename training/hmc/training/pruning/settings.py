@@ -113,7 +113,7 @@ class PruneSettings(Section):
         return rate * min(1.0, update / self.warmup_steps)
 
     def warmup_problems(self, steps: int) -> list[str]:
-        """Returns what a user should know of the warm-up of a run of `steps` updates."""
+        """Returns warnings about the warm-up of a run of `steps` updates."""
         if self.warmup_steps <= steps:
             return []
         return [
@@ -127,7 +127,7 @@ class PruneSettings(Section):
         return MOST_STEPS if given is None else given
 
     def following(self, provenance: dict[str, Any]) -> PruneSettings:
-        """Fills in what is not set from the provenance of the checkpoint that is pruned.
+        """Fills in settings that are not given, from the provenance of the checkpoint that is pruned.
 
         BPE-dropout and precision come from its recipe. If the device has no products of bf16, the precision is fp32.
         Each stage gets a quarter of the updates that the checkpoint was trained with, from `LEAST_STEPS` to

@@ -41,7 +41,8 @@ class LatencyPlan:
     """None: nothing is measured, and the table is believed."""
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Raises InvalidRequestError when the table is of another model, or a goal cannot be reached or is none."""
+        """Raises InvalidRequestError if the table belongs to another model, or if a goal cannot be reached or asks for
+        nothing."""
         if self.table.architecture != checkpoint.architecture:
             raise InvalidRequestError(
                 "the latency table was measured on a model of another architecture; leave --latency-table out to "

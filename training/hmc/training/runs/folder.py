@@ -195,7 +195,7 @@ def working_in(out: Path) -> Iterator[None]:
 
 
 def take_over(out: Path, first: str, text: str) -> None:
-    """Writes `text` to the file `first`, RECIPE or REQUEST; removes what a former run without results left."""
+    """Writes `text` to the file `first`, RECIPE or REQUEST; removes the files of a former run without results."""
     out.mkdir(parents=True, exist_ok=True)
     if (out / first).is_file() and not has_results(out):
         for name in STALE[first]:

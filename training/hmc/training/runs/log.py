@@ -27,7 +27,7 @@ from hmc.training.runs.state import Inputs
 
 
 class RunLog:
-    """Shows and writes what a run reports. Use it as a context manager."""
+    """Shows and writes the reports of a run. Use it as a context manager."""
 
     def __init__(
         self, title: str, folder: Path, total: int, start: int = 0, *, part: str = "", active: bool = True
@@ -108,7 +108,8 @@ class RunLog:
             self.say(f"warning: {text}", "yellow")
 
     def say_texts(self, inputs: Inputs, limit: Limit, vocabulary: Vocabulary, positions: int) -> None:
-        """Prints what was read of the training and the dev text, what is left out, and why; warnings in any case.
+        """Prints how much of the training text and the dev text was read and left out, and why. Warnings are printed in
+        any case.
 
         limit: of training sentences. positions: of the model.
         """

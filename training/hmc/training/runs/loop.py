@@ -51,7 +51,7 @@ class Schedule:
         return False
 
     def objective(self, step: int) -> Objective:  # noqa: ARG002 - for those that ask for something
-        """Is called before an update; returns what it is asked for."""
+        """Is called before an update; returns its objective."""
         return Objective()
 
     def after(self, step: int, update: Update) -> None:
@@ -65,7 +65,7 @@ class Schedule:
         """Is called with every line of the log."""
 
     def note(self) -> None:
-        """Is called before a state is saved: what a resumed run needs goes into the progress."""
+        """Is called before a state is saved. Writes the data for a resumed run into the progress."""
 
     def evaluate(self, log: RunLog, *, due: bool) -> None:
         """Scores the model on dev and writes a checkpoint. Is called in the first process.
@@ -105,7 +105,7 @@ class Loop(Generic[Kind]):
     def resume(self, check: Callable[[Kind], None] = lambda _: None) -> None:
         """Loads the saved state, if there is one. Then it drops the tokens of other texts: the run has been accepted.
 
-        check: raises where the state is of another run. Raises InvalidArtifactError for a damaged state,
+        check: raises an error if the state belongs to another run. Raises InvalidArtifactError for a damaged state,
         InvalidRequestError for one of other inputs.
         """
         if self.state.is_dir():

@@ -44,7 +44,7 @@ Saved = TypeVar("Saved", bound="RunProgress")
 
 @dataclass
 class RunProgress:
-    """How far a run has come: what a saved state holds besides weights, moments and random numbers."""
+    """How far a run has come. A saved state holds this beside weights, moments and random numbers."""
 
     step: int = 0
     """Updates done; in a run of several stages, within the stage."""

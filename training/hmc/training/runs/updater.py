@@ -30,7 +30,7 @@ Masks = Callable[[], None]
 
 
 class SummedLoss(nn.Module):
-    """The summed loss of a batch: the cross entropy, and what a teacher adds to it.
+    """The summed loss of a batch: the cross entropy, and the teacher's part.
 
     Model and loss are one module, so that wrappers for several processes see every parameter.
     """
@@ -51,8 +51,8 @@ class SummedLoss(nn.Module):
     ) -> Tensor | tuple[Tensor, Lesson]:
         """The fields of a `Batch`, which such wrappers would not pass on → summed loss (nats, scalar).
 
-        lesson: what a teacher knows about the batch; None: the loss is the cross entropy. teaches: the model learns
-        from no teacher, and returns its own lesson beside the loss.
+        lesson: the teacher's lesson for the batch. None: the loss is the cross entropy. teaches: the model learns from
+        no teacher, and returns its own lesson beside the loss.
         """
         batch = Batch(source, target_in, target_out, real, source_padded)
         if teaches:

@@ -72,7 +72,7 @@ def check_patience(train: TrainSection, run: RunSection) -> None:
 
 
 def check_schedule(train: TrainSection, run: RunSection) -> list[str]:
-    """Returns what a user should know of steps, warm-up, cool-down and patience that contradict each other."""
+    """Returns warnings about steps, warm-up, cool-down and patience that contradict each other."""
     found = []
     peak = train.warmup_steps
     if train.steps < peak:

@@ -112,8 +112,8 @@ def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
 
 
 def check_same_run(stored: str, recipe: Recipe, out: Path) -> None:
-    """Raises InvalidRequestError, which names the differences, when `stored`, the text of a recipe.json, is of another
-    run than the recipe.
+    """Raises InvalidRequestError if `stored`, the text of a recipe.json, belongs to another run than the recipe. The
+    error names the differences.
 
     `[run]` is not compared, even though some of its settings change the result. Settings missing in `stored`, which an
     earlier version may have written, have their defaults. `train.steps` may differ as far as the run ends with the

@@ -77,8 +77,8 @@ def write_document(
     backend: Backend, texts: Sequence[str], file: Path | None, options: DecodeOptions, keep: Sequence[str],
     segmentation: Segmentation,
 ) -> None:  # fmt: skip
-    """Translates running text, and writes each piece as soon as it is translated. keep: regular expressions; what they
-    match is copied. Raises InvalidRequestError for text arguments, which are lines, and as `matches`."""
+    """Translates running text, and writes each piece as soon as it is translated. keep: regular expressions; their
+    matches are copied. Raises InvalidRequestError for text arguments, which are lines, and as `matches`."""
     if texts:
         raise InvalidRequestError(
             "--document reads running text from --source or stdin; texts on the command line need no --document"

@@ -113,7 +113,7 @@ class DeviceMemory:
         return self._device
 
     def limit(self, budget: MemoryBudget) -> None:
-        """Sets the budget for what is reserved from now on. What is held already stays."""
+        """Sets the budget for later reservations. What is held already stays."""
         self.budget = budget.bytes_of(self.free_at_start)
 
     @property
@@ -124,7 +124,7 @@ class DeviceMemory:
     def reserve(self, size: int, what: str) -> Reservation:
         """Sets bytes aside. what: their purpose, in words for error messages, such as `caches of level h36`.
 
-        Raises FailedPreconditionError if they exceed the budget, or what is free on the device now.
+        Raises FailedPreconditionError if they exceed the budget, or the free memory of the device.
         """
         with self._lock:
             held, free = self._held, self.free_now()
@@ -185,8 +185,8 @@ class LevelMemory:
         return self._held
 
     def reserve(self, size: int, what: str) -> Reservation:
-        """As `DeviceMemory.reserve`, but before it raises, the level gives back what it does not use (`relief`). what:
-        such as `caches`; errors add the level's name."""
+        """As `DeviceMemory.reserve`, but before it raises, the level gives back memory that it does not use (`relief`).
+        what: such as `caches`; errors add the level's name."""
         reserved = self._reserved(size, what)
         self._add(size)
 

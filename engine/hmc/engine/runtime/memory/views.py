@@ -72,8 +72,9 @@ def fill(view: DeviceArray, value: float) -> None:
 
 
 def copy_into_larger(source: DeviceArray, target: DeviceArray, axis: int) -> None:
-    """Copies an array into one whose axis `axis` is longer, where the other elements stay as they are. All other axes
-    have the same size, and axes after it too. On a device the copy has ended after `cuda_calls.wait`."""
+    """Copies an array into a larger one, whose axis `axis` is longer. The other elements of the larger array do not
+    change. All other axes have the same size, and axes after it too. On a device the copy has ended after
+    `cuda_calls.wait`."""
     item = item_bytes(source.type)
     length, pitch = (math.prod(view.shape[axis:]) * item for view in (source, target))
     lines = math.prod(source.shape[:axis])

@@ -157,8 +157,8 @@ class _Captions:
         its times; whether the line is the first of a block."""
 
     def is_cue(self, begin: int, start: int, end: int, following: int) -> bool | None:
-        """Whether a line is text of a cue; None: it is copied. start: of what is not white space. following: where the
-        next line begins."""
+        """Whether a line is text of a cue; None: it is copied. start: the first character that is not white space.
+        following: where the next line begins."""
         text = self._text
         if TIMES.match(text, start, end):
             self._hidden, self._cue, self._first = False, True, False
@@ -250,7 +250,7 @@ def has_letter(text: str, span: Span) -> bool:
 
 def without_symbols(text: str, begin: int, end: int) -> Span:
     """The part of `text` from `begin` to `end` without the emoji, arrows and other symbols at its ends, and without the
-    white space beside them. Vocabularies have few of them, and a model makes words of the others."""
+    white space beside them. Vocabularies have few symbols, and a model turns unknown ones into words."""
     while end > begin and _is_symbol(text[end - 1]):
         begin, end = stripped(text, begin, end - 1)
     while begin < end and _is_symbol(text[begin]):

@@ -24,8 +24,8 @@ PLACES = (
 
 
 def clauses(text: str, fits: Callable[[str], bool]) -> Iterator[Span]:
-    """Yields parts of `text`, in order and without the white space around them, each of which fits. Everything between
-    them is white space. fits: tells whether a text has room; a single character always counts as one that has.
+    """Yields parts of `text` that fit, in order and without the white space around them. Everything between them is
+    white space. fits: tells whether a text has room; a single character always counts as one that has.
 
     Each part is as long as can be, but ends at a clause where one ends in its second half, else after a word where it
     can, else anywhere.

@@ -121,7 +121,7 @@ def write_result(result: Result, folder: Path) -> Path:
 def read_result(path: Path, commands: Sequence[str] = ()) -> Result:
     """Reads what `write_result` wrote.
 
-    commands: results of which analyses the caller accepts; empty: of all. Raises InvalidRequestError for a file that
+    commands: the analyses whose results the caller accepts; empty: all. Raises InvalidRequestError for a file that
     cannot be read, is no such result, or holds NaN, infinity or null where a number is needed.
     """
     try:

@@ -64,7 +64,8 @@ class Prepared:
 
 
 def tokenize(subject: Subject, text: Text, *, forced: bool, progress: Progress = silent) -> Prepared:
-    """Source sentences and what the decoder reads: the references (forced), else the model's own greedy translations.
+    """Source sentences and the texts that the decoder reads: the references (forced), else the model's own greedy
+    translations.
 
     Raises InvalidArtifactError for NaN weights, InvalidRequestError where the model's scores are NaN.
     """

@@ -139,7 +139,7 @@ def _interval(axes: Axes, point: Mapping[str, Any], reference: str, colour: str)
 
 
 def draw_trajectory(result: Result, folder: Path) -> list[Path]:
-    """`trajectory`: for heads, neurons and latency, if a run has them, what is expected to stay, and the budget; at the
+    """`trajectory`: the expected heads, neurons and latency, as far as a run has them, with the budget of each; at the
     bottom the number of undecided gates."""
     runs: Mapping[str, Any] = result.data["runs"]
     there = {name for run in runs.values() for name in quantities(run["points"])}

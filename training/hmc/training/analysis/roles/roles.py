@@ -188,8 +188,8 @@ def head_roles(
     """Measures positions for heads of all three kinds, and syntax and rare words for encoder self-attention.
 
     pairs: sentences, and the translations that the decoder reads. trees, frequencies: None leaves that role out. If
-    sources name a language, trees are read with the language of the first sentence. Raises InvalidRequestError for
-    trees none of which can be used, and for hidden states that are NaN.
+    sources name a language, trees are read with the language of the first sentence. Raises InvalidRequestError if no
+    tree can be used, and for hidden states that are NaN.
     """
     positions = PositionCounts()
     rare = RareWordCounts(pairs, frequencies.counts, frequencies.frequent) if frequencies else None

@@ -25,7 +25,7 @@ SPARED = 0.005
 
 @dataclass(frozen=True)
 class Choice:
-    """The gates that stay open, as booleans over all gates of a set, and what the model then costs."""
+    """The gates that stay open, as booleans over all gates of a set, and the latency of the model with them."""
 
     heads: Mask
     neurons: Mask

@@ -18,7 +18,7 @@ SPARED_BELOW = 0.5
 
 
 class ModelGates:
-    """Gates on all heads, neurons, sub-layers and layers of a model, and what each of them belongs to."""
+    """Gates on all heads, neurons, sub-layers and layers of a model, and the part to which each gate belongs."""
 
     def __init__(self, heads: HeadGates, neurons: NeuronGates, sub_layers: SubLayerGates, layers: LayerGates) -> None:
         self.heads, self.neurons, self.layers = heads, neurons, layers
