@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(help="Name of a level, as `hmc levels` lists it.", metavar="LEVEL")]
 Server = Annotated[str, SERVER]
-Model = Annotated[str | None, opt(WHERE, "Name of the model, of a server of several. Default: the server's first.")]
+Model = Annotated[str | None, opt(WHERE, "Name of the model, if the server has several. Default: its first model.")]
 Timeout = Annotated[float | None, opt(WHERE, "Seconds to wait until the server is done. Default: no limit.")]
 AsJson = Annotated[bool, opt("Output", "Print the result as JSON.", "--json")]
 
@@ -36,7 +36,9 @@ def group() -> typer.Typer:
 
 def status(
     server: Server,
-    model: Annotated[str | None, opt(WHERE, "Name of the model, of a server of several. Default: all.")] = None,
+    model: Annotated[
+        str | None, opt(WHERE, "Name of the model, if the server has several. Default: all models.")
+    ] = None,
     token: Token = None,
     tls: Tls = NO_TLS,
     timeout: Timeout = 10.0,
@@ -118,7 +120,7 @@ default = _level_command(
     "default",
     lambda client: client.set_default_level,
     "is the default level",
-    "Make a loaded level the one that serves requests which choose none, until the next reload.",
+    "Make a loaded level the default level, for requests that choose none, until the next reload.",
 )
 
 

@@ -50,8 +50,8 @@ def command(
         int,
         opt(
             SEARCH,
-            "Translations kept of each sentence, with their scores; the best one goes into the training text, or, "
-            "with --reference, the one nearest to the reference.",
+            "Number of translations that are kept of each sentence, with their scores. The training text gets the "
+            "best one, or with --reference the one nearest to the reference.",
         ),
     ] = 1,
     length_penalty: Annotated[float, opt(SEARCH, "Hypotheses are ranked by log P / length ^ this.")] = 1.0,

@@ -49,7 +49,7 @@ def command(
 
     The column MiB is the size on disk: files of this level alone + files that it shares with other levels.
 
-    With --server, the size in memory is listed too, and as `live` the times of the calls that it has answered. All
+    With --server, the size in memory is listed too, and as `live` the times of answered calls. All
     other times come from the bundle.
     """
     from hmc.cli.common.consoles import levels_as_json, open_console

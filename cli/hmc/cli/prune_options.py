@@ -80,8 +80,9 @@ class LatencyOptions:
         str,
         opt(
             LATENCY,
-            "What serves the model. here: models are timed on this machine's CPU. cpu or cuda: nothing is timed; the "
-            "operations, bytes and products of their step programs are counted, at rough speeds of such a device.",
+            "Where the model will be served. here: models are timed on this machine's CPU. cpu or cuda: nothing is "
+            "timed; the latency is calculated from the operations, bytes and products of step programs, at rough "
+            "speeds of such a device.",
             metavar="here|cpu|cuda",
         ),
     ] = "here"
@@ -100,8 +101,8 @@ class LatencyOptions:
         Path | None,
         opt(
             LATENCY,
-            "Latency table to prune by, as an earlier run on this machine left it in DIR/latency.json. Without it "
-            "the table is measured first.",
+            "Latency table that an earlier run on this machine wrote (DIR/latency.json). Without this option the "
+            "table is measured first.",
             metavar="FILE",
         ),
     ] = None
@@ -115,8 +116,7 @@ class TrainingOptions:
         str | None,
         opt(
             TRAINING,
-            "Stack whose weights are not trained; the embeddings are then not trained either. matrices: only "
-            "layer norms and biases are trained.",
+            "Do not train the weights of this stack, nor the embeddings. matrices: train only layer norms and biases.",
             metavar="encoder|decoder|matrices",
         ),
     ] = None
@@ -186,8 +186,8 @@ class ScheduleOptions:
         bool,
         opt(
             SCHEDULE,
-            "Also train all heads for as many further updates: what the levels are to be compared with. A run that "
-            "has ended may get it later.",
+            "Also train the model with all heads for as many further updates, as a control for the levels. You can "
+            "add the control after the run has ended.",
             "--control",
         ),
     ] = False
@@ -195,8 +195,8 @@ class ScheduleOptions:
         int,
         opt(
             SCHEDULE,
-            "Updates of a last training of the full model, after which one set of weights serves all head "
-            "budgets. 0: none.",
+            "Updates of a last training of the full model. One set of weights then serves all head budgets. 0: no "
+            "such training.",
         ),
     ] = 0
     save_every: Annotated[int, opt(SCHEDULE, "Updates between saved states, from which a run resumes.")] = 500
@@ -244,7 +244,7 @@ class NestedOptions:
         float,
         opt(
             NESTED,
-            "First share of the updates, over which the levels shrink from all heads to their budgets.",
+            "Share of the updates, from the first on, in which the levels shrink from all heads to their budgets.",
             metavar="SHARE",
         ),
     ] = 0.0
@@ -252,7 +252,8 @@ class NestedOptions:
         str,
         opt(
             NESTED,
-            "What ranks the heads: the checkpoints of each budget; or, without closing any gates first, the log α "
+            "The ranking of the heads: by the checkpoints of each budget; or, without closing any gates first, the "
+            "log α "
             "of CHECKPOINT (gates), its importance, or both.",
             metavar="checkpoints|gates|importance|both",
         ),
@@ -267,8 +268,8 @@ class TeacherOptions:
         float,
         opt(
             TEACHER,
-            "Share of the loss that is the difference from a teacher's distributions, from 0 (off) to 1; the rest is "
-            "the cross entropy. An example is 0.9.",
+            "Weight of the difference from a teacher's distributions in the loss, from 0 (off) to 1, such as 0.9. "
+            "The rest is the cross entropy.",
             metavar="WEIGHT",
         ),
     ] = 0.0

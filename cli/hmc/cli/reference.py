@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 HEAD = """# Commands
 
-This page is made from the code: `make docs` writes it. `hmc COMMAND -h` shows the same.
+`make docs` writes this page from the code. `hmc COMMAND -h` shows the same.
 
 | exit code | meaning |
 |---|---|
-| 0 | done; of a server: it was stopped by a signal |
+| 0 | done; for a server: a signal stopped it |
 | 1 | a bug, or an internal error of a server: please report it |
 | 2 | a wrong command line, input or artifact: the same command fails again; the message says what to do |
-| 3 | of `hmc bench compare`: something became worse; of `hmc bench self-test`: something was measured wrongly |
+| 3 | `hmc bench compare`: something became worse; `hmc bench self-test`: something was measured wrongly |
 | 75 | the same command may succeed later: a server or the hub cannot be reached, is busy, or gave no answer in time |
-| 130, 141, 143 | ended by Ctrl-C, because its reader closed the pipe, by SIGTERM; long jobs say what they keep |
+| 130, 141, 143 | Ctrl-C (130), a closed pipe (141) or SIGTERM (143) ended it; long jobs say what they keep |
 
 | variable | meaning |
 |---|---|
-| `HMC_SERVER` | `--server` of commands that ask a server. A bundle that is given wins. |
-| `HMC_TOKEN` | `--token` of commands that ask a server, and the token that opens everything of `hmc serve` |
+| `HMC_SERVER` | `--server` of commands that ask a server. A command that gets a bundle does not use it. |
+| `HMC_TOKEN` | `--token` of commands that ask a server; for `hmc serve`, the token that opens everything |
 | `HMC_CACHE` | folder of packed weights, or `none` |
 | `HMC_CONFIG` | `--config` of `hmc serve`; [settings](settings.md) lists the variable of each setting |
 
-Every command has `-h`, `--help`; `-q`, `--quiet`: say nothing but the result and errors; and `-v`, `--verbose`: log
-what happens inside, too.
+Every command has three more options. `-h` or `--help` shows the help. `-q` or `--quiet` prints only the result and
+errors. `-v` or `--verbose` also logs what happens inside.
 """
 EVERYWHERE = ("help", "quiet", "verbose")
 """Options that every command has, described once."""

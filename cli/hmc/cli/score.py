@@ -27,7 +27,7 @@ def command(
     coverage_penalty: Annotated[
         float, opt(MODEL, "Weight of a penalty for source tokens that get little attention. 0: none.")
     ] = 0.0,
-    repetition_penalty: Annotated[float, opt(MODEL, "Above 1: tokens that are repeated become less likely.")] = 1.0,
+    repetition_penalty: Annotated[float, opt(MODEL, "Values above 1 make repeated tokens less likely.")] = 1.0,
     token_scores: Annotated[bool, opt(OUTPUT, "With --json: the score of every token.", "--token-scores")] = False,
     alignment: Annotated[bool, opt(OUTPUT, "With --json: the attention of every token.", "--alignment")] = False,
     attention_head: Annotated[

@@ -365,7 +365,7 @@ def command(
         Path | None,
         opt(
             OPERATION,
-            "TOML file of settings. The environment (HMC_PORT …) and options go before it. Default: HMC_CONFIG.",
+            "TOML file of settings. The environment (HMC_PORT …) and options override it. Default: HMC_CONFIG.",
             metavar="FILE",
         ),
     ] = None,
@@ -384,7 +384,7 @@ def command(
         str | None,
         opt(
             RAY,
-            "With --ray: their number, or two numbers such as 1:3, between which it follows the queued texts.",
+            "With --ray: number of replicas; or two numbers such as 1:3, between which it follows the queued texts.",
             metavar="N|MIN:MAX",
             show_default="1",
         ),

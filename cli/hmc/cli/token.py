@@ -37,11 +37,11 @@ def new(
     append: Annotated[
         Path | None, opt(OUTPUT, "Add the line to this tokens file (TOML), a new one or the server's.", metavar="FILE")
     ] = None,
-    json_output: Annotated[bool, opt(OUTPUT, "Print both as JSON.", "--json")] = False,
+    json_output: Annotated[bool, opt(OUTPUT, "Print the token and the line as JSON.", "--json")] = False,
 ) -> None:
-    """Make a random token. Prints it, this once, and the line for the tokens file, which holds only its hash.
+    """Make a random token. Prints the token, only this once, and a line with its hash for the tokens file.
 
-    --out and --append write the token and the line to files, and print neither.
+    With --out and --append, the token and the line go to files and are not printed.
     """
     limits = {
         "texts_per_second": texts_per_second, "burst": burst, "max_characters": max_characters, "weight": weight,

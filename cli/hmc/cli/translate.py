@@ -21,7 +21,8 @@ def command(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Texts of any length. Without any: the lines of --source or of stdin, a sentence each.",
+            help="Texts of any length. Without texts, the lines of --source or of stdin are translated, one sentence "
+            "each.",
             metavar="[TEXT]...",
         ),
     ] = None,
@@ -48,7 +49,7 @@ def command(
     ] = None,
     keep: Annotated[
         list[str] | None,
-        opt(INPUT, "With --document: copy what this regular expression matches. Repeatable.", metavar="REGEX"),
+        opt(INPUT, "With --document: copy the matches of this regular expression. Repeatable.", metavar="REGEX"),
     ] = None,
     out: Annotated[
         str | None,
@@ -61,7 +62,9 @@ def command(
             metavar="FILE",
         ),
     ] = None,
-    restart: Annotated[bool, opt(OUTPUT, "With --out: drop what a stopped run has left.", "--restart")] = False,
+    restart: Annotated[
+        bool, opt(OUTPUT, "With --out: begin anew, and drop the lines of a stopped run.", "--restart")
+    ] = False,
     *,
     bulk: BulkOptions,
     where: BackendOptions,
@@ -107,7 +110,7 @@ def command(
     no_repeat_ngram: Annotated[
         int, opt(LIMITS, "Length in tokens of sequences that may not occur twice. 0: no such rule.")
     ] = 0,
-    repetition_penalty: Annotated[float, opt(LIMITS, "Above 1: tokens that are repeated become less likely.")] = 1.0,
+    repetition_penalty: Annotated[float, opt(LIMITS, "Values above 1 make repeated tokens less likely.")] = 1.0,
     sample: Annotated[
         bool, opt(SAMPLE, "Draw tokens at random, instead of searching with a beam.", "--sample")
     ] = False,

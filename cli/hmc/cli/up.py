@@ -39,8 +39,8 @@ def command(
         list[Path] | None,
         opt(
             MODEL,
-            "Plain text in the source language, one sentence a line: for pruning, and the first file for int8. "
-            "Repeatable.",
+            "Plain text in the source language, one sentence a line. Pruning uses all files; int8 is calibrated on "
+            "the first one. Repeatable.",
             metavar="FILE",
         ),
     ] = None,
@@ -76,8 +76,8 @@ def command(
 ) -> None:
     """Import, prune, compile and serve a model in one command. Steps that an earlier run finished are not repeated.
 
-    The levels are measured with --eval, or else on text of --source: their BLEU then says how far they agree with the
-    model's own translations, by the unpruned model or at fp32. That is not BLEU against people.
+    Levels are measured with --eval, or else on text of --source. Without --eval, BLEU compares them with translations
+    of the unpruned model, or of its fp32 level, and not with translations by people.
 
     `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options. The server
     reads variables such as HMC_TOKEN and the file that HMC_CONFIG names, as `hmc serve` does.

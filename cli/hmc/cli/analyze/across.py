@@ -31,7 +31,9 @@ def correlate(
     seed: Seed = 12345,
     batch_tokens: Annotated[
         int | None,
-        opt(MEASURE, "Most padded positions of one forward pass, over all its masks.", show_default="8192"),
+        opt(
+            MEASURE, "Largest number of padded positions of one forward pass, over all its masks.", show_default="8192"
+        ),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,

@@ -69,7 +69,9 @@ Resamples = Annotated[
     int, opt(MEASURE, "Bootstrap resamples of the intervals, and random trials of the test for p-values.")
 ]
 Seed = Annotated[int, opt(MEASURE, "Seed of the resamples and trials, from 1.", envvar="SACREBLEU_SEED")]
-BatchTokens = Annotated[int, opt(MEASURE, "Most padded positions of one forward pass, over all its masks.")]
+BatchTokens = Annotated[
+    int, opt(MEASURE, "Largest number of padded positions of one forward pass, over all its masks.")
+]
 Device = Annotated[str, opt(MEASURE, "auto, cpu, cuda or cuda:N.")]
 
 Out = Annotated[
@@ -79,8 +81,9 @@ Save = Annotated[
     Path | None,
     opt(
         OUTPUT,
-        "Also write a copy of the checkpoint that contains this score of its heads, by which `hmc compile "
-        "--rank-by` and `hmc analyze --rank-by` can rank them. The path of the checkpoint itself adds the score to it.",
+        "Also write a copy of the checkpoint with this score of its heads, so that `hmc compile --rank-by` and `hmc "
+        "analyze --rank-by` can rank heads by it. With the checkpoint's own path, the score is added to the "
+        "checkpoint.",
         metavar="CKPT",
     ),
 ]

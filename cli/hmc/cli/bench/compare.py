@@ -25,7 +25,7 @@ def command(
     """Say what changed from report A to report B. The exit code is 3 if B is slower or scores lower, for CI.
 
     A time has changed if its 95 % interval excludes 0 and the change is beyond --noise; BLEU if its p-value is below
-    0.05 and the change is beyond --bleu-noise. Both reports must be of the same sentences.
+    0.05 and the change is beyond --bleu-noise. Both reports must cover the same sentences.
     """
     from hmc.benchmark.report.changes import compare, tables_of
     from hmc.benchmark.report.results import Report, json_text

@@ -23,8 +23,8 @@ def command(
         str,
         opt(
             WHEN,
-            "Calls a second; separate several with commas. Stops after the first that misses the objective. "
-            "Without: searches the highest rate that keeps it.",
+            "Calls a second; separate several with commas. Stops after the first rate that misses the objective. "
+            "Without this option, the highest rate that keeps it is searched.",
         ),
     ] = "",
     arrivals: Annotated[
@@ -32,7 +32,7 @@ def command(
     ] = "poisson",
     seconds: Annotated[float | None, opt(WHEN, "Time of each rate.", show_default="20.0")] = None,
     objective: Annotated[float, opt(WHEN, "Milliseconds in which a call has to be answered.", metavar="MS")] = 1000.0,
-    share: Annotated[float, opt(WHEN, "Share of the calls for which that has to hold.")] = 0.99,
+    share: Annotated[float, opt(WHEN, "Share of the calls that have to be answered within --objective.")] = 0.99,
     timeout: Annotated[float, opt(WHEN, "Seconds after which a call fails.")] = 30.0,
     seed: Annotated[int | None, opt(WHEN, "With poisson: seed of the random times.", show_default="1")] = None,
     connections: Annotated[int, opt(WHERE, "Connections, which calls use in turn.")] = 8,
@@ -46,8 +46,8 @@ def command(
     """Put load on a running server, in an open loop: calls come when they are due, answered or not.
 
     Latency counts from when a call was due, so a server that stalls delays every call that was due meanwhile. Answered,
-    refused and failed calls are counted apart. A rate is held if the share of calls that are answered in time is kept;
-    one that cannot keep it any more is stopped.
+    refused and failed calls are counted apart. A rate is held if enough calls are answered in time (--share). A run is
+    stopped when its rate can no longer be held.
     """
     import asyncio
     from dataclasses import asdict

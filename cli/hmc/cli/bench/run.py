@@ -39,8 +39,7 @@ def command(
         str,
         opt(
             QUALITY,
-            "Level names separated by commas, or all. With --reference the level that others are compared with, "
-            "`full`, is measured too.",
+            "Level names separated by commas, or all. With --reference the reference level, `full`, is measured too.",
         ),
     ] = "all",
     sentences: Annotated[int, opt(QUALITY, "Read only the first N sentence pairs. 0: all.", metavar="N")] = 0,
@@ -49,7 +48,7 @@ def command(
         opt(
             QUALITY,
             "With --source: name of the test set in the report; default: the name of the source file without its "
-            "suffixes. Without: a set of sacreBLEU, such as wmt20, that is on this machine already.",
+            "suffixes. Without --source: a set of sacreBLEU that is on this machine, such as wmt20.",
             metavar="NAME",
         ),
     ] = None,

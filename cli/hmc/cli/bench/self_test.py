@@ -8,9 +8,9 @@ import typer
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False) -> None:
-    """Measure fake engines of known latency, and say what was found. The exit code is 3 if anything is wrong.
+    """Measure fake engines of known latency, and compare the results. The exit code is 3 if anything is wrong.
 
-    Only the first check uses real time: if it fails alone, this machine is too busy to measure on.
+    Only the first check uses the machine's clock. If that check alone fails, this machine is too busy to measure on.
     """
     from dataclasses import asdict
 

@@ -41,8 +41,8 @@ class BulkOptions:
         str | None,
         opt(
             ENGINE,
-            "What is written: text, or jsonl or parquet with number, text, translation, score, level and error of "
-            "each line.",
+            "Format of the output: text; or jsonl or parquet with number, text, translation, score, level and error "
+            "of each line.",
             "--format",
             metavar="text|jsonl|parquet",
             show_default="text",
@@ -149,25 +149,36 @@ class BackendOptions:
         Path | None, opt(WHERE, "Bundle to load in this process, instead of a server.", metavar="DIR")
     ] = None
     level: Annotated[str | None, opt(LEVEL, "Name of the level. Default: the bundle's default level.")] = None
-    max_heads: Annotated[int | None, opt(LEVEL, "Or: the best level with at most this many heads.")] = None
+    max_heads: Annotated[int | None, opt(LEVEL, "Instead of --level: the best level with at most this many heads.")] = (
+        None
+    )
     max_bleu_drop: Annotated[
         float | None,
-        opt(LEVEL, "Or: the fastest level that loses at most this much BLEU, as measured.", metavar="BLEU"),
+        opt(
+            LEVEL,
+            "Instead of --level: the fastest level that loses at most this much BLEU, as measured.",
+            metavar="BLEU",
+        ),
     ] = None
     latency_budget_ms: Annotated[
         int | None,
-        opt(LEVEL, "Or: the best level that answers within this time, at the 95th percentile.", metavar="MS"),
+        opt(
+            LEVEL,
+            "Instead of --level: the best level that answers within this time, at the 95th percentile.",
+            metavar="MS",
+        ),
     ] = None
     auto: Annotated[
         bool,
         opt(
             LEVEL,
-            "Or: the best level that the present load permits; `hmc serve --help` says how it is chosen.",
+            "Instead of --level: the best level that the present load permits; `hmc serve --help` says how it is "
+            "chosen.",
             "--auto",
         ),
     ] = False
     model: Annotated[
-        str | None, opt(LEVEL, "Name of the model, of a server of several. Default: the server's first.")
+        str | None, opt(LEVEL, "Name of the model, if the server has several. Default: its first model.")
     ] = None
     source_language: Annotated[
         str | None,
@@ -188,9 +199,9 @@ class BackendOptions:
         str,
         opt(
             WHERE,
-            "With --bundle: what runs the level. onnxruntime: its graphs; native: its step program in C, for int8 and "
-            "fp32; reference: the same in NumPy, some hundred times slower, to compare with; auto: native for int8 on "
-            "a CPU, else onnxruntime.",
+            "With --bundle: program that runs the level. onnxruntime runs its graphs; native runs its step program "
+            "in C, for int8 and fp32; reference runs the step program in NumPy, some hundred times slower, for "
+            "comparison. auto takes native for int8 on a CPU, else onnxruntime.",
             metavar="NAME",
         ),
     ] = "auto"

@@ -27,8 +27,8 @@ def command(
     checkpoints: Annotated[
         list[str],
         typer.Argument(
-            help="One CHECKPOINT for all levels; or several NAME=CHECKPOINT, each of which becomes a level, or "
-            "NAME=CHECKPOINT@HEADS, a level of so many of its heads.",
+            help="One CHECKPOINT for all levels, or several NAME=CHECKPOINT, one for each level. "
+            "NAME=CHECKPOINT@HEADS makes a level with this number of its heads.",
             metavar="CHECKPOINT...",
         ),
     ],
@@ -55,7 +55,7 @@ def command(
         str | None,
         opt(
             HEADS,
-            "The score of the checkpoint by which heads stay, highest first: gates (learned by `hmc prune`), or "
+            "The score that decides which heads stay, highest first: gates (learned by `hmc prune`), or "
             "importance, ablation, relevance or confidence (written by `hmc analyze … --save`). Default: gates if the "
             "checkpoint has them, else importance.",
             metavar="NAME",
@@ -78,8 +78,8 @@ def command(
         float | None,
         opt(
             SEARCH,
-            "Find a level that keeps --max-bleu-drop with this confidence too, such as 0.95: by the interval of its "
-            "loss. Default 0: the measured loss decides.",
+            "How surely the level must keep --max-bleu-drop, such as 0.95: the whole interval of its loss must be "
+            "within the drop. Default 0: the measured loss decides.",
             metavar="SHARE",
         ),
     ] = None,
@@ -136,7 +136,7 @@ def command(
         ),
     ] = None,
     as_json: Annotated[
-        bool, opt(OUTPUT, "Print the bundle's manifest, and what a search tried, as JSON.", "--json")
+        bool, opt(OUTPUT, "Print the bundle's manifest, and the levels that a search tried, as JSON.", "--json")
     ] = False,
 ) -> None:
     """Compile a checkpoint into a bundle: ONNX models with fewer heads, which `hmc serve` and `hmc translate` load.
