@@ -99,7 +99,7 @@ def test_what_cannot_be_done(hmc: Hmc, server: BackgroundServer, arguments: list
 def test_a_folder_that_is_no_bundle(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
     ran = hmc("admin", "reload", tmp_path / "nowhere", "--server", server.address)
     assert ran.stderr.startswith(
-        f"hmc: bundle {tmp_path}/nowhere cannot be used:\n  - there is no {tmp_path}/nowhere\n"
+        f"hmc: bundle {tmp_path}/nowhere cannot be used:\n  - {tmp_path}/nowhere does not exist\n"
     )
 
 

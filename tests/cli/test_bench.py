@@ -61,9 +61,9 @@ def test_files_that_are_replaced_are_named_before_the_measurement(
     assert "replaced" not in done(run(*where, *files)).stderr
     said = " ".join(done(run(*where, *files)).stderr.split())
     place = tmp_path / "r.json"
-    assert f"--out {place}: the report on {report.bundle.path} of {report.began} is replaced at the end" in said
-    assert f"--html {tmp_path / 'r.html'}: the file that is there is replaced at the end" in said
-    assert f"--plot {tmp_path / 'p.svg'}: the file that is there is replaced at the end" in said
+    assert f"--out {place}: the report on {report.bundle.path} of {report.began} will be replaced at the end" in said
+    assert f"--html {tmp_path / 'r.html'}: the existing file will be replaced at the end" in said
+    assert f"--plot {tmp_path / 'p.svg'}: the existing file will be replaced at the end" in said
 
 
 def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -> None:

@@ -176,9 +176,12 @@ def test_a_narrow_terminal_cuts_nothing(
 def test_a_bundle_that_is_replaced_is_named(
     hmc: Hmc, fake_bundle: Path, tmp_path: Path, tiny_checkpoint: Path, opus: Path
 ) -> None:
-    said = f"--out {fake_bundle}: what is there is replaced at the end, and with it the recorded quality and latency of"
+    said = (
+        f"--out {fake_bundle}: its present content will be replaced at the end, and with it the recorded quality and "
+        "latency of"
+    )
     ran = hmc("compile", tiny_checkpoint, "-o", fake_bundle)
     assert said in ran.stderr
     assert "is replaced" not in done(hmc("compile", tiny_checkpoint, "-o", tmp_path / "new")).stderr
     done(hmc("import", opus, "-o", tmp_path / "imported"))
-    assert "what is there is replaced" in done(hmc("import", opus, "-o", tmp_path / "imported")).stderr
+    assert "its present content will be replaced" in done(hmc("import", opus, "-o", tmp_path / "imported")).stderr

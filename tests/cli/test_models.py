@@ -91,4 +91,4 @@ def test_what_cannot_be_served_is_said_at_once(fails: Callable[..., str], tmp_pa
     bundle = write_bundle(tmp_path / "a")
     said = fails(f"x={bundle}", f"x={bundle}", f"y={tmp_path / 'gone'}")
     assert "'x' is the name of" in said
-    assert f"{tmp_path / 'gone'}: there is no {tmp_path / 'gone'}" in said
+    assert f"{tmp_path / 'gone'}: {tmp_path / 'gone'} does not exist" in said

@@ -101,14 +101,14 @@ def test_a_wrong_folder_is_named_with_the_command_that_takes_it(
             given = [word.replace(name, place) for word in given]
         refused(hmc(*given), f"{kind} {path} cannot be used", *said)
 
-    told(tmp_path / "nowhere", f"there is no {tmp_path / 'nowhere'}")
+    told(tmp_path / "nowhere", f"{tmp_path / 'nowhere'} does not exist")
     told(tmp_path / "file", "file is a file", "Give the directory that `hmc ")
     told(tmp_path / "run with a blank", f"it is a folder that holds {kind}s: level", "such as ", "/level.")
     if wants_a_bundle:
         told(tiny_checkpoint, "it is a checkpoint", f"Compile it with `hmc compile {tiny_checkpoint} -o BUNDLE`")
         told(opus, "it is a model of another program", f"`hmc up {opus}` imports, compiles and serves it")
     else:
-        told(fake_bundle, "it is a bundle, which is compiled already", f"`hmc serve {fake_bundle}` serves it")
+        told(fake_bundle, "it is a bundle, and not a checkpoint", f"Serve it with `hmc serve {fake_bundle}`")
 
 
 def test_a_damaged_folder_is_none_of_another_kind(hmc: Hmc, fake_bundle: Path, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_settings_are_printed(hmc: Hmc, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("none", "nowhere cannot be used:\n  - there is no "),
+        ("none", "nowhere does not exist\nGive the"),
         ("future", "schema version 99; this hmc reads versions 2 to 6\nUpgrade hmc"),
         ("missing", "h6/decoder.onnx is missing"),
         ("changed", "h6/decoder.onnx has sha256"),

@@ -104,7 +104,7 @@ def test_json(hmc: Hmc, server: BackgroundServer) -> None:
         ),
         (["--server", "SERVER"], b"fine\nb\xffd\n", "stdin is not UTF-8: byte 0xff at offset 6, in line 2; convert it"),
         (["--server", "SERVER"], b"fine\n" + b"x" * 100_000, "line 2 is longer than 65536 bytes: split it"),
-        (["--bundle", "/nowhere", "a"], None, "bundle /nowhere cannot be used:\n  - there is no /nowhere\nGive the"),
+        (["--bundle", "/nowhere", "a"], None, "bundle /nowhere cannot be used:\n  - /nowhere does not exist\nGive the"),
     ],
 )
 def test_what_goes_wrong(

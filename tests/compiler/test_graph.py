@@ -20,7 +20,7 @@ def test_a_weight_is_asked_for_twice() -> None:
 def test_one_name_for_two_weights_is_an_error(other: np.ndarray) -> None:
     g = GraphBuilder("g")
     g.weight("w", np.ones((2, 3), np.float32))
-    with pytest.raises(ValueError, match="graph g: initializer 'w' is asked for with other numbers"):
+    with pytest.raises(ValueError, match="graph g: initializer 'w' already exists with other numbers"):
         g.weight("w", other)
 
 

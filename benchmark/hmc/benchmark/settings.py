@@ -87,7 +87,7 @@ class BenchmarkSettings:
     def fitted(self, sentences: int) -> BenchmarkSettings:
         """These settings with batches that a test set of `sentences` sentences, blank ones not counted, can fill.
 
-        Raises InvalidRequestError if a batch that was asked for is larger.
+        Raises InvalidRequestError if a requested batch is larger.
         """
         timed = min(self.latency_limit, sentences)
         if not timed:

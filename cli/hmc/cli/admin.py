@@ -41,7 +41,7 @@ def status(
     ] = None,
     token: Token = None,
     tls: Tls = NO_TLS,
-    timeout: Timeout = 10.0,
+    timeout: Annotated[float, opt(WHERE, "Seconds to wait for the server's answer.")] = 10.0,
     json_output: AsJson = False,
 ) -> None:
     """Show what the loaded levels of a server do now: queues, running batches and memory."""

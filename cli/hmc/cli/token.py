@@ -24,7 +24,8 @@ def group() -> typer.Typer:
 def new(
     name: Annotated[str, typer.Argument(help="Name of the caller: letters, digits, - and _.", metavar="NAME")],
     scope: Annotated[
-        list[str], typer.Option(help="What the token opens: translate, admin or metrics. Repeatable.", metavar="SCOPE")
+        list[str],
+        typer.Option(help="Service that the token opens: translate, admin or metrics. Repeatable.", metavar="SCOPE"),
     ],
     texts_per_second: Annotated[float | None, opt(LIMITS, "Texts a second. Default: no limit.")] = None,
     burst: Annotated[int | None, opt(LIMITS, "Texts at once after a pause. Default: as many as in one second.")] = None,

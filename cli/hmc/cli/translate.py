@@ -96,9 +96,10 @@ def command(
         opt(SEARCH, "Stop when patience × beam hypotheses are finished. Default: stop when no better one can follow."),
     ] = None,
     max_length: Annotated[
-        int | None, opt(LIMITS, "Most tokens of a translation. Default: computed from the length of the text.")
+        int | None,
+        opt(LIMITS, "Largest number of tokens of a translation. Default: computed from the length of the text."),
     ] = None,
-    min_length: Annotated[int, opt(LIMITS, "Fewest tokens of a translation.")] = 1,
+    min_length: Annotated[int, opt(LIMITS, "Smallest number of tokens of a translation.")] = 1,
     target_prefix: Annotated[str, opt(LIMITS, "Every translation begins with this text.", metavar="TEXT")] = "",
     suppress_unknown: Annotated[bool, opt(LIMITS, "Never write the unknown token.", "--suppress-unknown")] = False,
     suppress_token: Annotated[

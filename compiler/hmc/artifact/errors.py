@@ -35,7 +35,7 @@ class InvalidArtifactError(HmcError):
 
 @dataclass(frozen=True)
 class Violation:
-    """A value of a request that is at fault."""
+    """An invalid value of a request."""
 
     field: str
     """The path of the field, such as `options.beam_size` or `texts[3]`."""
@@ -53,7 +53,7 @@ class InvalidRequestError(HmcError):
     """A request (or a command line) with a value that is not allowed. The message names the value and the allowed
     range.
 
-    `violations` lists every value at fault, if the service found them; it is empty for a command line.
+    `violations` lists every invalid value, if the service found them. It is empty for a command line.
     """
 
     def __init__(self, message: str, violations: Sequence[Violation] = ()) -> None:
@@ -94,7 +94,7 @@ class RateLimitedError(OverloadedError):
 
 
 class DeviceUnavailableError(HmcError):
-    """The device asked for is not there. Never answered by a silent fallback."""
+    """The requested device is not available. Never answered by a silent fallback."""
 
 
 class FailedPreconditionError(HmcError):

@@ -59,7 +59,7 @@ class GraphBuilder:
         if name in self.initializers:
             value = self.initializers[name]
             if not _same(_held(value), array):
-                raise ValueError(f"graph {self.name}: initializer {name!r} is asked for with other numbers")
+                raise ValueError(f"graph {self.name}: initializer {name!r} already exists with other numbers")
             return value
         data = np.asarray(array, order="C")
         tensor = ir.Tensor(data, name=name)

@@ -370,7 +370,7 @@ class ProgramWriter:
         one = known.array
         other = asked.array
         if known.whole is not whole and not (one.dtype == other.dtype and np.array_equal(one, other)):
-            raise ValueError(f"program: the tensor {name!r} is asked for with other numbers")
+            raise ValueError(f"program: the tensor {name!r} already exists with other numbers")
         return name
 
 

@@ -52,7 +52,7 @@ DIGITS = 12
 
 @dataclass(frozen=True)
 class UpSettings:
-    """What `hmc up` was asked for."""
+    """The options of `hmc up`."""
 
     model: Path
     out: Path

@@ -182,7 +182,7 @@ def test_int8_without_sentences_is_refused(tiny_checkpoint: Path, tmp_path: Path
     ("requests", "precisions", "message"),
     [
         ([24, 12, 25], ("fp32",), "24 open heads"),
-        ([24, 12, 24], ("fp32",), "'full' is asked for twice"),
+        ([24, 12, 24], ("fp32",), "'full' is requested twice"),
         ([24], ("fp32", "int8"), "--calibrate"),
     ],
 )
@@ -201,7 +201,7 @@ def test_what_cannot_be_compiled_is_found_before_the_first_level(
 
 def test_a_failed_compile_leaves_the_old_bundle(tiny_checkpoint: Path, tmp_path: Path) -> None:
     before = compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b")
-    with pytest.raises(InvalidRequestError, match="asked for twice"):
+    with pytest.raises(InvalidRequestError, match="requested twice"):
         compile_bundle([LevelRequest(tiny_checkpoint, 24)] * 2, tmp_path / "b")
     assert read_manifest(tmp_path / "b") == before
 

@@ -220,7 +220,8 @@ def measure_table(
 
 
 class TimedModels:
-    """Models that are compiled into a temporary bundle, and timed in turn with the one that they are cut from."""
+    """Models that are compiled into a temporary bundle. They are timed in turn with the model from which they are
+    cut."""
 
     def __init__(
         self,
@@ -351,7 +352,8 @@ def sizes_of(checkpoint: Checkpoint) -> Sizes:
 
 
 def random_sizes(whole: Sizes, rng: np.random.Generator) -> Sizes:
-    """Sizes within `whole`: in every model another share is left, and in every layer of it more or less than that."""
+    """Sizes within `whole`. Every model keeps another share, and each of its layers keeps more or less than this
+    share."""
     share = rng.uniform(0.05, 1.0)
 
     def some(number: int) -> int:

@@ -90,7 +90,8 @@ async def sweep(measure: Measure, rates: Sequence[float]) -> list[LoadPoint]:
 async def search(measure: Measure, start: float) -> list[LoadPoint]:
     """Finds the highest rate that is held: doubles or halves from `start`, then halves the gap on a logarithmic scale.
 
-    Returns all rates that were tried, by rate. The key is the rate asked for; a point has the rate that its calls had.
+    Returns all rates that were tried, by rate. The key is the requested rate; a point has the rate that its calls
+    really had.
     """
     found: list[LoadPoint] = []
 

@@ -130,9 +130,8 @@ async def _first_calls(send: Send) -> float:
 def own_server(bundle: Path, levels: Sequence[str], **settings: Any) -> Iterator[str]:
     """Serves levels of a bundle on a free port, from a process of its own, and yields the address.
 
-    settings: further fields of `ServerSettings`, as values for JSON. What the process says on standard error, such as a
-    log that was asked for, goes to the log of this process. Raises HmcError with the process's message if it does not
-    come up.
+    settings: further fields of `ServerSettings`, as values for JSON. The standard error of the process, such as its
+    log, goes to the log of this process. Raises HmcError with the process's message if it does not come up.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "hmc.benchmark.load.server_load"]

@@ -58,7 +58,8 @@ def reference_level(manifest: Manifest) -> str:
     """Name of the level that the other levels are compared with.
 
     It is `full` in fp32 or, where the bundle has no such level, the first one that this machine can run, in fp32 if
-    there is such a level of the same heads and parameters. Raises DeviceUnavailableError if it can run none.
+    there is such a level of the same heads and parameters. Raises DeviceUnavailableError if this machine can run no
+    level.
     """
     runnable = [level for level in manifest.levels if runs_here(level.precision)]
     if not runnable:

@@ -84,7 +84,7 @@ def interval(value: float, rounds: Sequence[float]) -> Interval | None:
 
 @dataclass(frozen=True)
 class Steadiness:
-    """Whether the rounds took alike. All are None with fewer than `FEWEST_ROUNDS` rounds."""
+    """Whether the rounds took equally long. All are None with fewer than `FEWEST_ROUNDS` rounds."""
 
     drift: float | None = None
     """Median time of the later half of the rounds, divided by the median time of the earlier half, minus 1."""

@@ -176,7 +176,7 @@ def mebibytes(value: int) -> str:
 
 def advice(report: Report) -> str | None:
     """Names the recommended level (`hmc.artifact.bundle.order`), and surely faster levels with their losses. Levels
-    that another level beats are left out. Times are of the headline setting, which the bundle records.
+    that another level beats are left out. It compares the times of the headline setting, which the bundle records.
 
     None where quality was not measured.
     """

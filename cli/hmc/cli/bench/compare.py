@@ -15,10 +15,10 @@ def command(
     before: Annotated[Path, typer.Argument(help="Report that `hmc bench -o` wrote.", metavar="A")],
     after: Annotated[Path, typer.Argument(help="Report to compare with it.", metavar="B")],
     noise: Annotated[
-        float, typer.Option(help="Change of a time, in percent, up to which it is noise.", metavar="PERCENT")
+        float, typer.Option(help="Changes of times up to this percentage count as noise.", metavar="PERCENT")
     ] = 5.0,
     bleu_noise: Annotated[
-        float, typer.Option(help="Change of BLEU, in points, up to which it is noise.", metavar="BLEU")
+        float, typer.Option(help="Changes of BLEU up to this number of points count as noise.", metavar="BLEU")
     ] = 0.2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the changes as JSON.")] = False,
 ) -> None:

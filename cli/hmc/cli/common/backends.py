@@ -271,8 +271,8 @@ def level_of(manifest: Manifest, selector: Selector, device: str) -> str | None:
 
 
 def code_of(bundle: Path, manifest: Manifest, selector: Selector) -> str:
-    """The token of the target language that a selector chooses; empty: none. Raises InvalidRequestError if the bundle
-    has not the languages of the selector."""
+    """The token of the target language that a selector chooses; empty if it chooses no language. Raises
+    InvalidRequestError if the bundle has not the languages of the selector."""
     languages = Languages.of(bundle, manifest)
     if selector.source_language is not None and not languages.reads(selector.source_language):
         raise InvalidRequestError(f"--from {selector.source_language}: this bundle translates {languages}")

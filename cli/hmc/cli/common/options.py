@@ -182,13 +182,13 @@ class BackendOptions:
     ] = None
     source_language: Annotated[
         str | None,
-        opt(LEVEL, "Language to translate from, such as en: chooses the model.", "--from", metavar="LANGUAGE"),
+        opt(LEVEL, "Language to translate from, such as en. Chooses the model.", "--from", metavar="LANGUAGE"),
     ] = None
     to: Annotated[
         str | None,
         opt(
             LEVEL,
-            "Language to translate into, such as de or deu: chooses the model, and the target token of a model of "
+            "Language to translate into, such as de or deu. Chooses the model, and the target token if the model has "
             "several languages.",
             metavar="LANGUAGE",
         ),
@@ -212,7 +212,7 @@ class BackendOptions:
     ] = None
 
     def selector(self) -> Selector:
-        """The choice of a level. Raises InvalidRequestError if it is none."""
+        """The choice of a level. Raises InvalidRequestError if these options choose no valid selector."""
         from hmc.artifact.errors import InvalidRequestError
         from hmc.serving.requests.selectors import Selector
 

@@ -69,13 +69,13 @@ def say_replaced_files(files: Iterable[tuple[str, Path]]) -> None:
     for option, file in files:
         if not file.is_file():
             continue
-        what = "the file that is there"
+        what = "the existing file"
         try:
             former = Report.read(file)
             what = f"the report on {former.bundle.path} of {former.began}"
         except HmcError:  # no report, or one of another version
             pass
-        note(open_console(stderr=True), f"{option} {file}: {what} is replaced at the end", style="yellow")
+        note(open_console(stderr=True), f"{option} {file}: {what} will be replaced at the end", style="yellow")
 
 
 def say_replaced(out: Path) -> None:
@@ -93,4 +93,6 @@ def say_replaced(out: Path) -> None:
             lost = f", and with it the recorded quality and latency of {', '.join(measured)}"
     except HmcError:  # no bundle, or one that cannot be read
         pass
-    note(open_console(stderr=True), f"--out {out}: what is there is replaced at the end{lost}", style="yellow")
+    note(
+        open_console(stderr=True), f"--out {out}: its present content will be replaced at the end{lost}", style="yellow"
+    )

@@ -208,7 +208,7 @@ class ScoredLevel(Protocol):
 
 def unfinished(levels: Iterable[ScoredLevel]) -> str:
     """A sentence on levels that have lost parameters and are better than the reference level beyond chance: that one
-    was not finished, and they were trained on. Empty if there are none."""
+    was not finished, and they were trained on. Empty if there are no such levels."""
     known = {level.name: level for level in levels}
     found = []
     for level in known.values():

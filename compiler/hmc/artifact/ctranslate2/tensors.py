@@ -68,7 +68,7 @@ class Weights:
         return self._variables[name].kind
 
     def unused(self) -> list[str]:
-        """A problem for each array that was not asked for."""
+        """A problem for each array that the import did not use."""
         return [f"array {name} does not belong to this model" for name in self._variables if name not in self.used]
 
 

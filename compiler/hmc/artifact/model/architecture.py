@@ -137,7 +137,7 @@ class Architecture(BaseModel):
         return (*attentions, self.feed_forward(stack, layer))
 
     def stack_norm(self, stack: Stack) -> NormSpec | None:
-        """The norm that a stack ends with; None where it has none."""
+        """The norm at the end of a stack; None if the stack has no such norm."""
         return NormSpec(f"{stack}.layer_norm") if self.stack_norms else None
 
     def full_layout(self) -> HeadLayout:

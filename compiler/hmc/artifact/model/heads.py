@@ -166,7 +166,8 @@ def rank_heads(scores: HeadScores, layout: HeadLayout) -> list[Head]:
 
 
 def fewest_that_see(scores: HeadScores, layout: HeadLayout) -> int:
-    """The fewest heads of highest score among which one is of cross-attention; 0 if `layout` has none."""
+    """The smallest number of heads of highest score that includes a head of cross-attention; 0 if `layout` has no such
+    head."""
     return next((n for n, head in enumerate(rank_heads(scores, layout), 1) if head.kind == "cross"), 0)
 
 

@@ -43,7 +43,7 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
 
     A symbolic link stays, and its target is replaced. Files get the mode that the process's umask gives, whatever mode
     their writer chose (safetensors: 0600). A form with digests gets a file of them. Working directories that killed
-    processes left beside `path` are removed. Raises InvalidRequestError where `path` holds a file that is not of
+    processes left beside `path` are removed. Raises InvalidRequestError if `path` holds a file that does not belong to
     `form`, and OSError.
     """
     named = path
@@ -85,7 +85,7 @@ def write_digests(folder: Path, names: Collection[str] | None = None) -> None:
 def digest_problems(folder: Path, names: Collection[str] | None = None) -> list[str]:
     """Files of a directory that changed since they were written. names: look at these alone.
 
-    A directory of an earlier version has no digests, and no problems. A file that was added later has none either.
+    A directory of an earlier version has no digests, and no problems. A file that was added later has no digest either.
     """
     if not (folder / DIGESTS).is_file():
         return []

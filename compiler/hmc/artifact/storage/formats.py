@@ -40,7 +40,7 @@ class Format:
     """Whether such directories have a file DIGESTS."""
 
     def is_at(self, folder: Path) -> bool:
-        """Whether `folder` has this format, by its marker file alone. Other files may be damaged."""
+        """Whether `folder` has this format, by its marker file alone. Its other files may be damaged."""
         return self._marker_content(folder) is not None
 
     def objection(self, folder: Path) -> str | None:
@@ -125,14 +125,17 @@ def mistaken(path: Path, wanted: Literal["bundle", "checkpoint"]) -> tuple[str, 
     given = shlex.quote(str(path))
     writers = "`hmc compile`" if wanted == "bundle" else "`hmc train`, `hmc prune` or `hmc import`"
     if not path.exists():
-        return f"there is no {path}", f"Give the directory that {writers} wrote; paths are relative to where you are."
+        return (
+            f"{path} does not exist",
+            f"Give the directory that {writers} wrote; paths are relative to the working directory.",
+        )
     if not path.is_dir():
         return f"{path} is a file", f"Give the directory that {writers} wrote."
     kind = _kind_of(path)
     if kind == "bundle" and wanted == "checkpoint":
         return (
-            "it is a bundle, which is compiled already",
-            f"`hmc serve {given}` serves it. Give the checkpoint that it was compiled from where one is needed.",
+            "it is a bundle, and not a checkpoint",
+            f"Serve it with `hmc serve {given}`, or give the checkpoint from which it was compiled.",
         )
     if kind == "checkpoint" and wanted == "bundle":
         return "it is a checkpoint", f"Compile it with `hmc compile {given} -o BUNDLE`, and give BUNDLE here."

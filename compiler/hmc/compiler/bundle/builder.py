@@ -229,7 +229,7 @@ def bundle_version(levels: Sequence[Level], tokenizer: str | dict[str, str]) -> 
 
 def _check_free(name: str, taken: Iterable[str]) -> None:
     if name in taken:
-        raise InvalidRequestError(f"level {name!r} is asked for twice")
+        raise InvalidRequestError(f"level {name!r} is requested twice")
 
 
 def _check_compatible(first: Checkpoint, sources: dict[Path, LevelSource]) -> None:

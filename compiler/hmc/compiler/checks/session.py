@@ -95,7 +95,8 @@ class OpenGraph:
 
 
 def own_slots(encoder: OpenGraph, sentences: int, room: int) -> Arrays:
-    """The inputs with which an encoder in device form writes sentence i to slot i of empty caches; else none."""
+    """The inputs with which an encoder in device form writes sentence i to slot i of empty caches; otherwise no
+    inputs."""
     if "slots" not in encoder.inputs:
         return {}
     return {"slots": np.arange(sentences)[:, None], **encoder.empty("cross_", B=sentences, S=room)}

@@ -45,7 +45,7 @@ def author_decoder(
 
     Inputs:
 
-    - `tokens` `[R]` int32: the last token of each row; `lengths` `[R]` int32: how many tokens it has read before that.
+    - `tokens` `[R]` int32: the last token of each row; `lengths` `[R]` int32: how many tokens the row has read before.
     - `candidates` `[1]` int64: K; `wanted` `[R]` int64: a token or, with a shortlist, a place in the row's list.
     - For each layer l with open cross heads, `cross_key_l` or `cross_key_turned_l`, and `cross_value_l`, as the encoder
       returns them; and `source_lengths` `[B]` int32.

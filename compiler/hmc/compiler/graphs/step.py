@@ -30,8 +30,8 @@ def author_logits(
 ) -> tuple[ir.Value, Shortlist | None]:
     """The layers of the decoder and the output projection: → logits `[R, V]` fp32, and the shortlist if there is one.
 
-    tokens: the last token of each row; lengths: how many it has read before that. Both are `[R]`, or tokens `[B, k]`
-    and lengths `[B]`, with R = B k. own: self-attention; None where no layer has open heads. cross: layer →
+    tokens: the last token of each row; lengths: how many tokens each row has read before. Both are `[R]`, or tokens
+    `[B, k]` and lengths `[B]`, with R = B k. own: self-attention; None where no layer has open heads. cross: layer →
     cross-attention, for the layers that have open heads.
     """
     g = a.g

@@ -160,7 +160,7 @@ class TreePositions(Positions):
         """`[N, k]`: the position of each row's next token; from now on that row sees it.
 
         The first positions that no row of the sentence sees are taken, so a sentence's positions do not depend on the
-        rest of the batch. The capacity grows when a sentence has too few free ones.
+        rest of the batch. The capacity grows when a sentence has too few free positions.
         """
         used = self.seen.any(axis=1)
         needed = int(used.sum(axis=1).max()) + self._beam

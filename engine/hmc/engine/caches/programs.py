@@ -47,7 +47,7 @@ class ProgramCaches(Caches):
 
         Returns logits `[R, V]`; with shortlists `[R, L]`, L the longest list, of each row's list in its order, and −∞
         behind its end. With `attention` also the weights of all open cross heads, layer by layer: `[B, H, k, S]`, 0
-        behind the end of a source; None where there are none."""
+        behind the end of a source; None if no cross head is open."""
 
     @abstractmethod
     def rank(self, logits: Float32, count: int) -> tuple[Ints, Float32]:
@@ -78,7 +78,7 @@ class ProgramCaches(Caches):
             self.listed = [self.listed[index] for index in order]
 
     def clean(self, sentences: Sequence[int]) -> None:
-        """Nothing: no other sentence ever reads this memory before it is written anew."""
+        """Does nothing, because this memory is always written before another sentence reads it."""
 
     @property
     def steps_ahead(self) -> int:

@@ -78,7 +78,7 @@ def other_form(begin: bytes) -> str | None:
 
 
 def what_to_do(begin: bytes) -> str:
-    """What to do with a file that is not UTF-8 and begins so."""
+    """Advice for a file that is not UTF-8, from its first bytes."""
     return other_form(begin) or conversion(begin)
 
 

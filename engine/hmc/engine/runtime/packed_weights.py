@@ -100,8 +100,8 @@ class PackedWeights:
     def graph(self, source: bytes, pack: Pack) -> PackedGraph:
         """The packed form of a graph. It is packed now if the cache does not have it, or if its files are damaged.
 
-        source: content of the graph's file. Raises OSError if files cannot be read or written; the files that are there
-        are then left as they are. Raises any error of `pack`.
+        source: content of the graph's file. Raises OSError if files cannot be read or written; existing files then stay
+        as they are. Raises any error of `pack`.
         """
         digest = hashlib.sha256(source).hexdigest()[:DIGITS]
         found = self._find(digest)
@@ -144,7 +144,7 @@ class PackedWeights:
         """
         content = file.read_bytes()
         if not file.stem.endswith(f"-{hashlib.sha256(content).hexdigest()[:DIGITS]}"):
-            raise ValueError(f"{file} does not have the digest in its name")
+            raise ValueError(f"{file} does not match the digest in its name")
         weights: dict[str, int] = {}
         for tensor in GraphFile(content).stored():
             try:
@@ -200,7 +200,7 @@ class PackedWeights:
 
 
 def _verify(path: Path) -> None:
-    """Raises ValueError if a weight file does not have the checksum in its name, and OSError if it cannot be read."""
+    """Raises ValueError if a weight file does not match the checksum in its name, and OSError if it cannot be read."""
     status = path.stat()
     known = (str(path), status.st_ino, status.st_mtime_ns, status.st_size)
     if known in _verified:
@@ -210,7 +210,7 @@ def _verify(path: Path) -> None:
         while size := file.readinto(chunk):
             checksum = zlib.crc32(chunk[:size], checksum)
     if f"{checksum:08x}" != path.stem.rpartition("-")[2]:
-        raise ValueError(f"{path} does not have the checksum in its name")
+        raise ValueError(f"{path} does not match the checksum in its name")
     _verified.add(known)
 
 

@@ -114,7 +114,7 @@ class Local:
         return taken_folder(self._folder, request, FIRST)
 
     def names(self, folder: str) -> set[str]:
-        """The names of the files in a folder below; empty if there is none."""
+        """The names of the files in a subfolder; empty if the subfolder does not exist."""
         path = self._folder / folder
         return {entry.name for entry in path.iterdir()} if path.is_dir() else set()
 

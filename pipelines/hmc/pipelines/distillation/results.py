@@ -49,7 +49,8 @@ class Distilled:
         return _corpus(self.folder, TRAIN)
 
     def dev_corpus(self) -> str:
-        """Returns the held-out text as recipes and `--dev` name it. Raises InvalidRequestError if there is none."""
+        """Returns the held-out text as recipes and `--dev` name it. Raises InvalidRequestError if no dev text was held
+        out."""
         if not self.dev:
             raise InvalidRequestError(f"{self.folder} holds out no dev text: too few translations passed the filters")
         return _corpus(self.folder, DEV)

@@ -52,7 +52,7 @@ class Client(ClientCore):
         timeout: float | None = None,
         **more: Unpack[Translating],
     ) -> Answer:
-        """Translates all texts in one call, or raises an error that names the text at fault.
+        """Translates all texts in one call, or raises an error that names the invalid text.
 
         level: a level's name, a selector, or None for the server's default level. more: see `Translating`.
         """

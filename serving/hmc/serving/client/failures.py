@@ -52,7 +52,7 @@ def domain_errors(address: str, request_id: str | None = None) -> Iterator[None]
 
 
 def why_not_ready(address: str, error: grpc.RpcError) -> str:
-    """Why the health of a server could not be asked for; empty if no answer came in time."""
+    """Why a request for the health of a server failed; empty if no answer came in time."""
     code, message = status_of(error)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ""

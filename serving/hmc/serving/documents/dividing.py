@@ -243,12 +243,12 @@ class Dividing:
 
 
 class DividedError(InvalidRequestError):
-    """A text is divided although options exclude it. The options are the field at fault."""
+    """A text is divided although options exclude it. The invalid field is `options`."""
 
 
 def named(text: str, error: InvalidRequestError) -> InvalidRequestError:
-    """The error of a text, with the name of the text, such as `texts[2]`, which is also the field at fault unless
-    another one is."""
+    """The error of a text, with the name of the text, such as `texts[2]`. This is also the invalid field, unless the
+    error names another field."""
     message = f"{text}: {error}"
     if isinstance(error, DividedError):
         return InvalidRequestError(message, error.violations)
@@ -279,7 +279,8 @@ class PutTogether:
 
 
 def with_segment(divided: Divided, translation: Translation) -> Translation:
-    """The translation of a text that was not divided, with its one segment. A text that is blank or copied has none."""
+    """The translation of a text that was not divided, with its one segment. A text that is blank or copied has no
+    segment."""
     if translation.blank:
         return translation
     begin, end = divided.worded()

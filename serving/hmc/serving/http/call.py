@@ -42,7 +42,7 @@ class HttpError(Exception):
 
     @property
     def fields(self) -> set[str]:
-        """The paths of the fields at fault, as the details name them."""
+        """The paths of the invalid fields, as the details name them."""
         return {one["field"] for detail in self.details for one in detail.get("fieldViolations", ()) if "field" in one}
 
     def body(self) -> dict[str, Any]:

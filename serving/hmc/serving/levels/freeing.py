@@ -212,9 +212,9 @@ class Room:
         settings.
 
         The new level counts with the bytes that it had when it was last loaded, or at first with the bytes of its
-        files. Unloads nothing if that would not do, unless requests take levels meanwhile: raises
-        FailedPreconditionError if the level fits beside none of the levels that stay loaded, and MemoryInUseError if it
-        does not fit beside those that are in use now.
+        files. If unloading would not free enough memory, unloads nothing (unless requests take levels meanwhile), and
+        raises FailedPreconditionError if the level fits beside none of the levels that stay loaded, and
+        MemoryInUseError if it does not fit beside those that are in use now.
         """
         if self.limit is None:
             return

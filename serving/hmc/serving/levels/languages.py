@@ -95,7 +95,7 @@ def standard_tag(language: str) -> str:
 
 def look_up(language: str, available: Sequence[str], field: str) -> int | None:
     """The index of the tag that fits `language`, or None: RFC 4647's lookup, which drops one subtag of `language` after
-    the other (`de-AT` finds `de`). Tags are equal too if one is of a macrolanguage of the other (`cmn`, `zh`).
+    the other (`de-AT` finds `de`). Tags are also equal if one is the macrolanguage of the other (`cmn`, `zh`).
 
     field: names the tag in the error. Raises InvalidRequestError for a malformed tag."""
     with suppress(ValueError):

@@ -42,7 +42,7 @@ class Loader:
         """Loads levels in the given order. If one fails, all of them are freed and its error is raised.
 
         A level whose device is missing is left out if its name is not `required`. in_service: requests may use the
-        levels that are loaded already; if it was `stop` that failed the rest, `ModelHost.close` frees those.
+        levels that are loaded already. If `stop` ended the loading, `ModelHost.close` frees these levels.
         """
         with self._state:
             bundle.loading = [level.name for level in levels]

@@ -107,7 +107,7 @@ class Models:
 
     @property
     def first(self) -> ModelHost:
-        """The one that serves requests that choose none."""
+        """The model for requests that choose none."""
         return next(iter(self._hosts.values()))
 
     def named(self, name: str | None) -> ModelHost:

@@ -71,7 +71,7 @@ class Replica:
         await asyncio.to_thread(self._models.start)
 
     def factory(self) -> TranslatorFactory | None:
-        """What loads the translators of levels; None: real ones."""
+        """Loads the translators of levels. None: loads real translators."""
         return None
 
     def __del__(self) -> None:

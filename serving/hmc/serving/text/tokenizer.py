@@ -58,8 +58,8 @@ class BundleTokenizer:
         return len(self.tokenizer.encode(text))
 
     def code(self, text: str) -> str:
-        """The code of the target language that a source text begins with, and the white space around it. Empty if it
-        has none, or if the model knows none."""
+        """The code of the target language that a source text begins with, and the white space around it. Empty if the
+        text begins with no such code, or if the model has no codes."""
         codes: list[str] = getattr(self.tokenizer, "codes", [])
         found = LANGUAGE_CODE.match(text) if codes else None
         return found[0] if found else ""

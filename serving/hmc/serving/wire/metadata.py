@@ -21,7 +21,8 @@ def new_id() -> str:
 
 
 def sent_id(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """The name in the metadata of a call; None if it has none. Raises InvalidRequestError if the name is malformed."""
+    """The request id in the metadata of a call; None if the metadata has none. Raises InvalidRequestError if the name
+    is malformed."""
     for key, value in metadata:
         if key == KEY:
             name = value if isinstance(value, str) else ""

@@ -183,7 +183,7 @@ MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 256, 1024
 def checked_settings(request: pb.TranslateRequest | pb.TranslateStreamRequest) -> tuple[Selector, DecodeOptions]:
     """Checks a request by the rules of its fields, and returns its level and options.
 
-    Raises InvalidRequestError with every value at fault, as `check_request`.
+    Raises InvalidRequestError with every invalid value, like `check_request`.
     """
     level = request.level.SerializeToString()
     options = request.options.SerializeToString()

@@ -51,7 +51,7 @@ def read_authorities(path: Path) -> bytes:
 
 
 def read_pair(pair: tuple[Path, Path] | None) -> tuple[bytes | None, bytes | None]:
-    """The key and the certificate chain of a client, in the order of gRPC's arguments; None for none.
+    """The key and the certificate chain of a client, in the order of gRPC's arguments. Without files both are None.
 
     pair: the files of the chain and of the key. Raises InvalidRequestError if they cannot be used.
     """

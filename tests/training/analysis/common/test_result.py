@@ -79,7 +79,7 @@ def test_a_subject_is_ready_to_be_looked_at(uneven_checkpoint: Path, tmp_path: P
     assert not any(p.requires_grad for p in subject.model.parameters())
     assert (subject.source.heads, subject.languages) == (12, ("en", "de"))
     assert len(subject.source.digest) == 64
-    with pytest.raises(InvalidArtifactError, match="there is no "):
+    with pytest.raises(InvalidArtifactError, match="does not exist"):
         load_subject(tmp_path / "nothing", "cpu")
     with pytest.raises(InvalidRequestError, match="device 'tpu': choose auto, cpu, cuda"):
         choose_device("tpu")

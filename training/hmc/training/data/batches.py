@@ -163,7 +163,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def made_ahead(items: Iterator[Item], number: int, begin: Callable[[], object] | None = None) -> Iterator[Item]:
-    """Yields endless `items` in their order; a thread makes up to `number` of them before they are asked for.
+    """Yields endless `items` in their order; a thread makes up to `number` items in advance.
 
     begin: called once in that thread before the first item. An error in making an item is raised where the item would
     be yielded.

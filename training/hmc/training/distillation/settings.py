@@ -26,7 +26,8 @@ class DistillSection(Section):
 
     @property
     def compares_layers(self) -> bool:
-        """Whether outputs of layers or attentions are compared, so that both models must have the same ones."""
+        """Whether outputs of layers or attentions are compared. Teacher and student must then have the same layers and
+        attentions."""
         return bool(self.hidden or self.attention)
 
     @property

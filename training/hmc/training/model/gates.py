@@ -155,7 +155,7 @@ class HardConcrete(nn.Module):
     def sample(self) -> Tensor:
         """`[H]` gate values in [0, 1] (Louizos et al. 2018, eq. 10-11), differentiable in log α.
 
-        They are made of the numbers of the last `draw`, or of new ones if there was none.
+        They are made of the numbers of the last `draw`, or of new numbers if there was no draw.
         """
         drawn = torch.rand_like(self.log_alpha) if self._drawn is None else self._drawn
         uniform = drawn.clamp(1e-6, 1 - 1e-6)

@@ -184,9 +184,9 @@ class NeuronGates(GateSet):
 
 
 class SubLayerGates(GateSet):
-    """A gate on every attention and feed-forward sub-layer that has gates on its heads or neurons, beside those.
+    """A gate on every attention and feed-forward sub-layer, in addition to the gates on its heads or neurons.
 
-    It closes all of them at once, which no gate of a single head can be asked for (Xia et al. 2022, section 3.1).
+    It closes all of them at once; gates of single heads cannot do so (Xia et al. 2022, section 3.1).
     """
 
     def __init__(self, heads: HeadGates, neurons: NeuronGates, initial: float) -> None:

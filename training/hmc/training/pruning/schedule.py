@@ -166,7 +166,7 @@ class ClosingSchedule(Schedule):
         return torch.stack(terms).sum()
 
     def saves_before(self, step: int) -> bool:
-        """True before the targets decide, if they measure models for that."""
+        """Whether a state is saved before the targets decide, because they measure models then."""
         decides = self.decided(step) and not self.decided(step - 1)
         return decides and any(target.measures for target in self.targets)
 

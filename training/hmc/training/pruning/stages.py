@@ -173,7 +173,7 @@ def plan_latency_stages(
 ) -> list[Stage]:
     """Returns a closing and a recovery stage for every latency of the plan, the slowest first.
 
-    budgets: whatever else was asked for. Raises InvalidRequestError when the latencies do not fit the model or the
+    budgets: other targets of the request. Raises InvalidRequestError when the latencies do not fit the model or the
     settings.
     """
     check_latency_settings(settings, budgets)
@@ -228,7 +228,9 @@ def _paired(budgets: Sequence[HeadBudget], neurons: list[int]) -> list[tuple[Hea
     if not neurons:
         return [(budget, None) for budget in budgets]
     if any(wide <= narrow for wide, narrow in pairwise(neurons)):
-        raise InvalidRequestError(f"--target-ffn: give falling budgets, not {', '.join(map(str, neurons))}")
+        raise InvalidRequestError(
+            f"--target-ffn: give each budget smaller than the one before, not {', '.join(map(str, neurons))}"
+        )
     if not budgets:
         return [(None, number) for number in neurons]
     if len(neurons) == 1:

@@ -86,8 +86,8 @@ def where(out: Path) -> list[str]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Compares what two runs are asked for; returns a line for each field that differs, such as `train.seed: 1 there,
-    2 here`.
+    """Compares the requests of two runs. Returns a line for each field that differs, such as `train.seed: 1 there, 2
+    here`.
 
     before, now: JSON values of a recipe or a request, with WHERE. Names of files are equal when they lead to the same
     place on this machine, or to the same place beside the run folder: a folder that was moved goes on.

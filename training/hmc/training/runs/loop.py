@@ -27,7 +27,7 @@ Kind = TypeVar("Kind", bound=RunProgress)
 
 
 class Objective(NamedTuple):
-    """What an update is asked for beside the loss of its batches; see `Updater.update`."""
+    """The parts of an update beside the loss of its batches; see `Updater.update`."""
 
     penalty: Callable[[], Tensor] | None = None
     rates: dict[str, float] | None = None
@@ -35,7 +35,7 @@ class Objective(NamedTuple):
 
 
 class Schedule:
-    """What the updates of a run, or of one of its stages, are asked for. Steps count from 1."""
+    """The objectives of the updates of a run, or of one of its stages. Steps count from 1."""
 
     steps: int
     """Updates of the schedule."""
@@ -125,8 +125,8 @@ class Loop(Generic[Kind]):
     def run(self, schedule: Schedule, log: RunLog, before: int = 0) -> None:
         """Makes the updates of a schedule that are not done yet. before: updates of the run before the schedule.
 
-        SIGTERM or Ctrl-C in any process ends all processes after an update, whose state is saved. Raises Stopped, which
-        says so.
+        SIGTERM or Ctrl-C in any process ends all processes after an update, whose state is saved. It then raises
+        Stopped with a message.
         """
         self.model.train()
         self._ended = schedule.has_ended()  # every process has read the same state

@@ -200,8 +200,9 @@ def configure_memory() -> None:
 def check_shared(fabric: Fabric, out: Path, nodes: int) -> None:
     """Writes a file into the run folder `out`, makes the folder, and waits until every process has seen the file.
 
-    All processes must call it; with one node it does nothing. Raises InvalidRequestError in all of them if one does not
-    see the file: its node would else train another vocabulary, and resume from another state or none.
+    All processes must call it; with one node it does nothing. Raises InvalidRequestError in all processes if one
+    process does not see the file. Its node would otherwise train another vocabulary, and resume from another state or
+    from no state.
     """
     if nodes == 1:
         return
@@ -240,11 +241,12 @@ def _appears(marker: Path) -> bool:
 
 @contextmanager
 def first_process_first(fabric: Fabric, *, stops: bool = False) -> Iterator[None]:
-    """Runs the body in the first process, and then in the others. If it fails in the first one, it fails in all.
+    """Runs the body in the first process, and then in all other processes. If it fails in the first one, it fails in
+    all.
 
-    All processes must enter it. In the others it raises HmcError with the first one's message. stops: a signal to the
-    first process ends the body at once, and raises `Stopped` in all processes; else it ends as `hmc.artifact.stopping`
-    says.
+    All processes must enter it. In the other processes it raises HmcError with the message of the first process. stops:
+    a signal to the first process ends the body at once, and raises `Stopped` in all processes; else it ends as
+    `hmc.artifact.stopping` says.
     """
     group = _patient() if fabric.world_size > 1 else None
     if fabric.global_rank and (problem := _from_first(group)):

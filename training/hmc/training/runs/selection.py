@@ -75,7 +75,8 @@ class Selection:
             shutil.rmtree(self.path(step), ignore_errors=True)
 
     def forget_extra(self, last: int) -> None:
-        """Forgets extra evaluations before the update `last`, with their checkpoints: a run of that length has none."""
+        """Forgets extra evaluations before the update `last`, with their checkpoints, because a run of that length has
+        no such evaluations."""
         for step in self._extra() - {last}:
             shutil.rmtree(self.path(step), ignore_errors=True)
         self.evaluations[:] = [e for e in self.evaluations if not e.get("extra") or e["step"] == last]

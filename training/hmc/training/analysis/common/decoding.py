@@ -66,7 +66,7 @@ def translations(
 
 
 def best_ids(hypotheses: Sequence[Hypothesis]) -> list[int]:
-    """Ids of the best hypothesis of a sentence. Raises InvalidRequestError where beam search found none.
+    """Ids of the best hypothesis of a sentence. Raises InvalidRequestError if beam search found no hypothesis.
 
     Beam search keeps no hypothesis whose score is NaN.
     """
