@@ -12,8 +12,9 @@ from tests.support.files import write_lines
 
 from hmc.artifact import InvalidArtifactError, InvalidRequestError, validate
 from hmc.artifact.errors import LevelNotFoundError
-from hmc.benchmark import BenchmarkSettings, record, run_benchmark
+from hmc.benchmark import BenchmarkSettings, Report, record, run_benchmark
 from hmc.benchmark.report.results import uncertain
+from hmc.benchmark.report.tables import advice
 from hmc.benchmark.runner import check_recordable
 
 
@@ -123,6 +124,29 @@ def test_a_recorded_quality_is_replaced_by_no_lesser_one(
     assert (bundle / "bundle.json").read_bytes() == before
     check_recordable(settings(bundle, src, None, **both | {"limit": 2}))  # without references no quality is recorded
     record(bundle, run_benchmark(settings(bundle, src, ref, **both | {"beams": (1, 2)})))
+
+
+def test_what_the_bundle_records_on_more_sentences_is_in_the_report(
+    tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path
+) -> None:
+    """These scores decide, as they would stay with --record; if they are of every level that was measured."""
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    both = {"batches": (1,), "rounds": 1, "levels": ("full", "h5")}
+    report = run_benchmark(settings(bundle, src, ref, **both))
+    assert [level.recorded for level in report.levels] == [None, None]
+    manifest = record(bundle, report)
+    kept = [manifest.level(name).quality for name in ("full", "h5")]
+    for references, fewer in ((ref, {"limit": 2}), (None, {})):
+        again = run_benchmark(settings(bundle, src, references, **both | fewer))
+        assert [level.recorded for level in again.levels] == kept
+        assert [level.quality for level in again.described_levels()] == kept
+        (tmp_path / "report.json").write_text(again.to_json(), encoding="utf-8")
+        assert Report.read(tmp_path / "report.json").levels == again.levels
+        assert (advice(again) or "").endswith("BLEU as it was recorded, on 4 sentences of set.")
+    as_many = run_benchmark(settings(bundle, src, ref, **both))
+    one_more = run_benchmark(settings(bundle, src, ref, **both | {"limit": 2, "levels": ("full", "h5", "h12")}))
+    assert not any(level.recorded for level in as_many.levels + one_more.levels)
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_is(

@@ -98,12 +98,15 @@ def run_benchmark(
         found = _measure(settings, test_set, conditions, translators, peers, progress)
     if warning := cut_sources(found.outputs.values(), test_set):
         say(warning)
+    recorded = _recorded(chosen.levels, conditions)
     report = Report(
         contract=promise,
         bundle=BundleInfo(str(settings.bundle), manifest.version, manifest.source_language, manifest.target_language),
         conditions=conditions,
         machine=machine,
-        levels=tuple(_level_report(level, chosen.devices[level.name], found, memory) for level in chosen.levels),
+        levels=tuple(
+            _level_report(level, chosen.devices[level.name], found, memory, recorded) for level in chosen.levels
+        ),
         peers=tuple(_peer_report(peer, found, conditions) for peer in peers),
         load=_load(settings, conditions, test_set, chosen, progress),
         sentences=_sentences(test_set, found.outputs.get(conditions.latency_reference)),
@@ -114,6 +117,17 @@ def run_benchmark(
     if doubts := uncertain(report):
         say("\n".join(doubts))
     return report
+
+
+def _recorded(levels: Sequence[Level], conditions: Conditions) -> dict[str, Quality]:
+    """The recorded scores of the levels, if all have some that `record` would not replace by those of a report."""
+    measured = conditions.sentences if conditions.quality_reference is not None else 0
+    found = {
+        level.name: level.quality
+        for level in levels
+        if level.quality and level.quality.beam == conditions.headline.beam and level.quality.sentences > measured
+    }
+    return found if len(found) == len(levels) else {}
 
 
 def check_recordable(settings: BenchmarkSettings) -> None:
@@ -370,7 +384,13 @@ def _sentences(test_set: TestSet, output: Output | None) -> tuple[Sentence, ...]
     return tuple(map(Sentence, test_set.sources, references, tokens))
 
 
-def _level_report(level: Level, device: str, found: _Measured, memory: Mapping[str, MemoryResult]) -> LevelReport:
+def _level_report(
+    level: Level,
+    device: str,
+    found: _Measured,
+    memory: Mapping[str, MemoryResult],
+    recorded: Mapping[str, Quality],
+) -> LevelReport:
     return LevelReport(
         name=level.name,
         heads=level.heads,
@@ -386,6 +406,7 @@ def _level_report(level: Level, device: str, found: _Measured, memory: Mapping[s
         head_layout=level.head_layout,
         translations=found.translations(level.name),
         settings=found.settings.get(level.name, {}),
+        recorded=recorded.get(level.name),
     )
 
 

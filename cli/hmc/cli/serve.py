@@ -425,9 +425,9 @@ def command(
     if not configuration.bundles:
         raise InvalidRequestError("no bundle to serve: give [NAME=]BUNDLE, or `bundles` in the file")
     if replicas is not None and not ray:
-        raise InvalidRequestError("--replicas is about --ray: add it, or leave it out")
+        raise InvalidRequestError("--replicas works only with --ray: add --ray, or leave it out")
     if ray and settings.fronts is not None:
-        raise InvalidRequestError("--fronts is about a server without Ray: with --ray, give --replicas")
+        raise InvalidRequestError("--fronts does not work with --ray: give --replicas instead")
     set_up(settings.log_format, texts=settings.log_texts)
 
     def say_settings() -> None:  # once it serves: an error is then not preceded by them

@@ -8,7 +8,7 @@ import pytest
 
 from hmc.artifact import HeadLayout, Level
 from hmc.artifact.bundle.manifest import KindQuality, Latency, Quality
-from hmc.artifact.bundle.order import cost_ms, ladder, order, recommended, unfinished
+from hmc.artifact.bundle.order import RULE, cost_ms, ladder, order, recommended, rule, unfinished
 
 FULL = HeadLayout.full(6, 6, 8).to_json()
 SHALLOW = {kind: rows if kind == "encoder_self" else [*rows[:2], [], [], [], []] for kind, rows in FULL.items()}
@@ -155,6 +155,13 @@ def test_the_recommended_level_is_the_fastest_within_bounds(
     fast = level("fast", ms=18.0, loss=loss, spread=spread, kinds=kinds, millions=7)
     faster = level("faster", ms=9.0, loss=3.0, millions=5)
     assert recommended([full, fast, faster]).name == ("fast" if keeps else "full")
+
+
+def test_the_rule_in_words_names_the_bound_that_applies() -> None:
+    assert rule(DEMO) == RULE
+    assert (
+        rule([level("full"), level("h58", loss=0.4, kinds={"ui": 0.5})]) == f"{RULE}, on no kind of text more than 1.2"
+    )
 
 
 def test_scores_by_kind_are_written_only_where_there_are_any() -> None:

@@ -70,17 +70,17 @@ class Point:
     peer: bool = False
 
 
-def points(report: Report, setting: RequestSize | None = None) -> list[Point]:
+def points(report: Report, setting: RequestSize | None = None, *, recorded: bool = False) -> list[Point]:
     """All levels and engines at a size of request; None: the headline setting. Speeds are relative to `base_of`.
 
-    Raises InvalidRequestError for a report without BLEU.
+    recorded: shows recorded BLEU, not what this report measured. Raises InvalidRequestError for a report without BLEU.
     """
     setting = setting or report.conditions.headline
     systems = {system.name: system for system in report.systems}
     base = systems[base_of(report)].latency_at(setting).ratio
     found = []
     for system in report.systems:
-        quality = system.quality_at(setting.beam)
+        quality = system.recorded if recorded else system.quality_at(setting.beam)
         if quality is None:
             raise InvalidRequestError("the picture shows BLEU against speed: give references with --reference FILE")
         speed = base / system.latency_at(setting).ratio
@@ -104,19 +104,24 @@ def frontier(found: Sequence[Point]) -> list[Point]:
     return best
 
 
-def picture(report: Report, setting: RequestSize | None = None) -> str:
-    """The picture of a report at a size of request; None: the headline setting. The same report gives the same text."""
+def picture(report: Report, setting: RequestSize | None = None, *, recorded: bool = False) -> str:
+    """The picture of a report at a size of request; None: the headline setting. The same report gives the same text.
+
+    recorded: as for `points`.
+    """
     setting = setting or report.conditions.headline
     sentences = "One sentence" if setting.batch == 1 else f"{setting.batch} sentences"
     what = f"{sentences} a request, beam {setting.beam}"
     faster = f"times as fast as {base_of(report)}"
-    return draw(points(report, setting), what, faster, f"BLEU, {report.conditions.test_set}")
+    scored = report.systems[0].recorded if recorded else None
+    test_set = scored.test_set if scored else report.conditions.test_set
+    return draw(points(report, setting, recorded=recorded), what, faster, f"BLEU, {test_set}")
 
 
-def write_picture(report: Report, file: Path) -> Path:
-    """Writes the picture of the headline setting into a file. Returns its path."""
+def write_picture(report: Report, file: Path, *, recorded: bool = False) -> Path:
+    """Writes the picture of the headline setting into a file. Returns its path. recorded: as for `points`."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, picture(report) + "\n")
+    write_whole(file, picture(report, recorded=recorded) + "\n")
     return file
 
 

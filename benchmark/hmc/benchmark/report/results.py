@@ -87,10 +87,15 @@ class Measured:
 
     quality: tuple[Quality, ...]
     latency: tuple[LatencyResult, ...]
+    recorded: Quality | None
 
     def quality_at(self, beam: int) -> Quality | None:
         """The quality at a beam size; None if it was not measured."""
         return next((quality for quality in self.quality if quality.beam == beam), None)
+
+    def deciding(self, beam: int) -> Quality | None:
+        """The quality that decides which level is recommended: what is recorded, else what was measured."""
+        return self.recorded or self.quality_at(beam)
 
     def latency_at(self, setting: RequestSize) -> LatencyResult:
         """The latency at a setting. Raises StopIteration if it was not measured."""
@@ -123,6 +128,9 @@ class LevelReport(Measured):
     """Of the whole test set, at the headline beam. Empty where quality was not measured."""
     settings: dict[str, str] = field(default_factory=dict)
     """As of a peer, where levels were tuned as peers are; else empty."""
+    recorded: Quality | None = None
+    """Scores that the bundle has, at the headline beam and on more sentences than were measured here. So they decide.
+    None: there are none, or not of every level."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,8 @@ class PeerReport(Measured):
     """Share of the sentences that it translates as the reference level does, letter for letter."""
     translations: tuple[str, ...]
     """As of a level."""
+    recorded: Quality | None = None
+    """Scores on the text of the levels' recorded ones. None: there are none."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +184,7 @@ class Report:
         tree: dict[str, Any] = asdict(self)
         for system, data in zip(self.systems, (*tree["levels"], *tree["peers"]), strict=True):
             data["quality"] = [quality.model_dump(mode="json") for quality in system.quality]
+            data["recorded"] = system.recorded and system.recorded.model_dump(mode="json")
         return tree
 
     def to_json(self) -> str:
@@ -207,7 +218,7 @@ class Report:
             Level(
                 name=level.name, precision=precision_named(level.precision), head_layout=level.head_layout,
                 parameters=level.parameters, bytes=level.bytes, source_checkpoint="", files={},
-                quality=level.quality_at(beam), latency=self.recorded_latency(level),
+                quality=level.deciding(beam), latency=self.recorded_latency(level),
             )
             for level in self.levels
         ]  # fmt: skip

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hmc.artifact.bundle.manifest import Quality
-from hmc.artifact.bundle.order import RULE, ladder, recommended
+from hmc.artifact.bundle.order import ladder, recommended, rule
 from hmc.benchmark.load.results import LoadCurve, LoadPoint
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.report.results import Conditions, PeerReport, Report
@@ -177,20 +177,22 @@ def mebibytes(value: int) -> str:
 def advice(report: Report) -> str | None:
     """Names the recommended level (`hmc.artifact.bundle.order`), and surely faster levels with their losses. Levels
     that another level beats are left out. It compares the times of the headline setting, which the bundle records.
+    Scores are the recorded scores of the bundle if they are on more sentences, else the scores of this report.
 
-    None where quality was not measured.
+    None where no level has scores.
     """
     conditions = report.conditions
     setting = conditions.headline
-    if conditions.quality_reference is None:
-        return None
     levels = {level.name: level for level in report.levels}
     described = report.described_levels()
+    scores = [level.quality for level in described if level.quality]
+    if not scores:
+        return None
     best = recommended(described)
     steps = [step.name for step in ladder(described)]
 
     def costs(name: str) -> str:
-        return delta(quality, name) if (quality := levels[name].quality_at(setting.beam)) else "unknown"
+        return delta(quality, name) if (quality := levels[name].deciding(setting.beam)) else "unknown"
 
     def surely_faster(name: str) -> bool:
         """Whether it is faster than the recommended level, by intervals that do not overlap where there are any."""
@@ -199,7 +201,8 @@ def advice(report: Report) -> str | None:
         high = one.ratio_interval.high if one.ratio_interval else one.ratio
         return high < (two.ratio_interval.low if two.ratio_interval else two.ratio)
 
-    why = f"the fastest level that {RULE}" if best.keeps else f"the best one: none {RULE}"
+    bounds = rule(described)
+    why = f"the fastest level that {bounds}" if best.keeps else f"the best one: none {bounds}"
     line = f"Take {best.name}, {why}."
     if best.name != conditions.latency_reference:
         sizes = [RequestSize(batch, setting.beam) for batch in conditions.batches]
@@ -208,6 +211,8 @@ def advice(report: Report) -> str | None:
     if faster := [name for name in steps[steps.index(best.name) + 1 :] if surely_faster(name)]:
         each = (f"{x} is {_times(levels[x].latency_at(setting))} times as fast, ΔBLEU {costs(x)}" for x in faster)
         line += f" Faster, but loses more: {'; '.join(each)}."
+    if report.levels[0].recorded:
+        line += f" BLEU as it was recorded, on {scores[0].sentences:,} sentences of {scores[0].test_set}."
     return line
 
 

@@ -24,7 +24,7 @@ MAX_KIND_LOSS = 1.2
 """BLEU points that the recommended level loses at most: on average, at the upper end of the interval of that, and on
 the kind of text that loses most, where kinds were scored apart (docs/decisions/0039-which-level-is-recommended.md)."""
 RULE = f"loses at most {MAX_LOSS:g} BLEU, surely less than {MAX_LOSS_END:g}"
-"""The rule in words, after `the fastest that`."""
+"""The rule in words, after `the fastest that`; `rule` has the bound on kinds of text too."""
 
 MORE_TRAINING = "all heads would gain too by as many updates (`hmc prune --control` trains that control)"
 """What is said of a level that gains."""
@@ -152,6 +152,12 @@ def recommended(levels: Sequence[Level]) -> Standing:
     return keeping[-1] if keeping else steps[0]
 
 
+def rule(levels: Iterable[Level]) -> str:
+    """The rule in words, as it is about levels that were scored like these: whole, or by kinds of text."""
+    by_kind = any(level.quality and level.quality.kinds for level in levels)
+    return f"{RULE}, on no kind of text more than {MAX_KIND_LOSS:g}" if by_kind else RULE
+
+
 def _keeps(quality: Quality | None) -> bool:
     """Whether a loss is within the bounds, to two digits as it is printed."""
     if quality is None:
@@ -185,9 +191,9 @@ def _why_default(manifest: Manifest) -> str:
             f"{name} is the default level, the best one by a cost model: nothing is scored yet (`hmc bench --record`)."
         )
     if not best.keeps:
-        return f"{name} is the default level, the best one: none {RULE}."
+        return f"{name} is the default level, the best one: none {rule(manifest.levels)}."
     timed = "" if best.timed else ", by a cost model: no steady time is recorded (`hmc bench --record`)"
-    return f"{name} is the default level, the fastest that {RULE}{timed}."
+    return f"{name} is the default level, the fastest that {rule(manifest.levels)}{timed}."
 
 
 class ScoredLevel(Protocol):
