@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from hmc.engine.decoding.state import Rules
 from hmc.engine.native import library as c
-from hmc.engine.native.level import RUNS, NativeBatch, NativeLevel, Rule, _Lists
+from hmc.engine.native.level import NativeBatch, NativeLevel, _Lists
 from hmc.engine.reference import OwnCaches, ReferenceLevel, Source
 
 MAIN = """
@@ -38,12 +39,12 @@ int main(void) {
   hmc_batch_close(batch);
   if (hmc_batch_open(level, ROWS, 1, &batch)) return puts("no batch"), 1;
   if (hmc_admit(batch, 1, starts, sources, rules, LISTS)) return puts("not admitted"), 1;
-  while (hmc_run(batch, 4) > 0) {}
-  const int32_t first = 0;
+  int32_t ended[2] = {0}, place, failed;
+  while (!ended[0] && hmc_run(batch, 4, 0, 1, ended) > 0) {}
   double ranks[ROWS];
   float scores[LIMIT * ROWS];
   int32_t lengths[ROWS], complete[ROWS], written[LIMIT * ROWS];
-  if (hmc_collect(batch, 1, &first, ROWS, LIMIT * ROWS, ranks, lengths, complete, written, scores))
+  if (hmc_collect(batch, ROWS, LIMIT * ROWS, &place, &failed, ranks, lengths, complete, written, scores) != 1 || failed)
     return puts("not collected"), 1;
   wrong |= differs("ranks", ranks, found_ranks, sizeof found_ranks);
   wrong |= differs("lengths", lengths, found_lengths, sizeof found_lengths);
@@ -71,25 +72,25 @@ class CProgram:
         self.lines = ["#include <stdio.h>", "#include <string.h>", '#include "native.h"']
         self._names: dict[int, str] = {}
         self._program(level, native)
-        rule = Rule(20, length_penalty=0.7)
+        rule = Rules(20, length_penalty=0.7)
         tokens, logits = _steps(level, sources, lists, rows)
         batch = NativeBatch(native, rows)
         batch.admit(sources[:1], [rule], lists[:1])
-        while batch.states()[0][0] == RUNS:
+        while not batch.ended:
             batch.run(4)
-        found = batch.collect([0], batch.states()[1][0], rows)[0]
+        found = batch.collect(rows)
         self._array("expected", logits)
         self._array("tokens", tokens)
         self._lists("sources", "starts", sources)
         if lists:
             self._lists("listed", "list_starts", lists)
-        self._array("found_ranks", np.array([each.rank for each in found]))
-        self._array("found_lengths", np.array([len(each.tokens) for each in found], np.int32))
-        self._array("found_complete", np.array([each.complete for each in found], np.int32))
-        self._array("found_tokens", np.array([token for each in found for token in each.tokens], np.int32))
-        self._array("found_scores", np.array([score for each in found for score in each.scores], np.float32))
+        self._array("found_ranks", np.array(found.ranks))
+        self._array("found_lengths", np.array(found.lengths, np.int32))
+        self._array("found_complete", np.array(found.complete, np.int32))
+        self._array("found_tokens", np.array(found.tokens, np.int32))
+        self._array("found_scores", np.array(found.scores, np.float32))
         self._array("penalties", np.array([max(n, 1) ** rule.length_penalty for n in range(rule.limit + 1)]))
-        one = f"{{{rule.limit}, {rule.min_length}, {rule.enough}, (const double *)penalties}}"
+        one = f"{{{rule.limit}, {rule.min_length}, 0, (const double *)penalties}}"
         self.lines.append(f"static const hmc_rules rules[] = {{{', '.join([one] * len(sources))}}};")
         sizes = {
             "ROWS": rows, "COUNT": len(sources), "STEPS": len(tokens), "WIDTH": logits.shape[-1],

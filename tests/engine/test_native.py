@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -23,9 +24,10 @@ from hmc.compiler.precisions.int8 import Int8Linears
 from hmc.compiler.precisions.linears import FloatLinears
 from hmc.engine.arithmetic import exp
 from hmc.engine.choosing import best_tokens, log_sum_exp
+from hmc.engine.decoding.state import Rules
 from hmc.engine.native import library
 from hmc.engine.native.build import BUILDS, HERE, build_one, compiler, library_name, machine
-from hmc.engine.native.level import ENDED, FAILED, RUNS, Found, NativeBatch, NativeLevel, Rule, _check
+from hmc.engine.native.level import NativeBatch, NativeLevel, _check
 from hmc.engine.reference import OwnCaches, ReferenceLevel
 
 CALIBRATION = [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]
@@ -66,26 +68,52 @@ def listed(in_blocks: ReferenceLevel) -> NativeLevel:
     return NativeLevel(best, in_blocks.program, in_blocks.arch, in_blocks.tensors, listed=True)
 
 
+class Found(NamedTuple):
+    """A hypothesis whose search has ended."""
+
+    rank: float
+    complete: int
+    tokens: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+def collected(batch: NativeBatch, hypotheses: int) -> dict[int, list[Found]]:
+    """Place in the batch before the run → what the sentence has found, which has ended; the list is empty where the
+    search failed."""
+    ended = batch.collect(hypotheses)
+    found: dict[int, list[Found]] = {}
+    last = 0
+    for entry, length in enumerate(ended.lengths):
+        of_sentence = found.setdefault(ended.places[entry // hypotheses], [])
+        first = last
+        last += length
+        if length and not ended.failed[entry // hypotheses]:
+            parts = ended.tokens[first:last], ended.scores[first:last]
+            of_sentence.append(Found(ended.ranks[entry], ended.complete[entry], *parts))
+    assert last == len(ended.tokens) == len(ended.scores)
+    return found
+
+
 def searched(
     level: NativeLevel,
     sources: list[list[int]],
     rows: int,
-    rule: Rule,
+    rule: Rules,
     threads: int = 1,
     lists: Sequence[np.ndarray] = (),
+    held: int = 0,
 ) -> list[list[Found]]:
-    """What each sentence finds in a batch with the others, which leave when they have ended."""
+    """What each sentence finds in a batch with the others, which leave when they have ended. held: steps that the
+    others go on meanwhile."""
     batch = NativeBatch(level, rows, threads)
     batch.admit(sources, [rule] * len(sources), lists)
     names, found = list(range(len(sources))), {}
     while names:
-        batch.run(100)
-        states, lengths = batch.states()
-        for at in [at for at, state in enumerate(states) if state != RUNS]:
-            found[names[at]] = batch.collect([at], lengths[at], rows)[0]
-        stay = [at for at, state in enumerate(states) if state == RUNS]
-        batch.keep(stay)
-        names = [names[at] for at in stay]
+        batch.run(100, held, many=len(sources))
+        ended = collected(batch, rows)
+        found.update({names[place]: hypotheses for place, hypotheses in ended.items()})
+        names = [name for place, name in enumerate(names) if place not in ended]
+    assert batch.count == 0
     return [found[name] for name in range(len(sources))]
 
 
@@ -116,7 +144,7 @@ def test_the_library_is_that_of_the_sources(tmp_path: Path) -> None:
 def test_builds_have_the_same_bits(
     level: ReferenceLevel, in_blocks: ReferenceLevel, native: NativeLevel, listed: NativeLevel, once: Once
 ) -> None:
-    other, rule = library.load(once(_plain_at) / "plain.so"), Rule(12, length_penalty=0.7)
+    other, rule = library.load(once(_plain_at) / "plain.so"), Rules(12, length_penalty=0.7)
     plain = NativeLevel(other, level.program, level.arch, level.tensors)
     plain_listed = NativeLevel(other, in_blocks.program, level.arch, level.tensors, listed=True)
     for rows in (1, 3):
@@ -162,9 +190,9 @@ def test_greedy_search_takes_the_best_tokens(
 ) -> None:
     if with_lists:
         level = in_blocks
-        answers = searched(listed, SOURCES, 1, Rule(10), lists=LISTS)
+        answers = searched(listed, SOURCES, 1, Rules(10), lists=LISTS)
     else:
-        answers = searched(native, SOURCES, 1, Rule(10))
+        answers = searched(native, SOURCES, 1, Rules(10))
     for source, tokens_of, found in zip(SOURCES, LISTS, answers, strict=True):
         ids = tokens_of if with_lists else np.arange(level.arch.vocab_size)
         encoded = level.encode(source, tokens_of if with_lists else None)
@@ -178,7 +206,7 @@ def test_greedy_search_takes_the_best_tokens(
             total += float(score)
             tokens.append(int(ids[best[0]]))
         ended = tokens[-1] == level.arch.eos_id
-        assert found == [(total / (len(tokens) - 1), int(ended), tokens[1:], scores)]
+        assert found == [(total / (len(tokens) - 1), int(ended), tuple(tokens[1:]), tuple(scores))]
 
 
 @needs_library
@@ -191,7 +219,7 @@ def test_lists_have_the_bits_of_the_reference(in_blocks: ReferenceLevel, rows: i
     for level in (in_blocks, reference(tiny(), FloatLinears())):
         native = NativeLevel(best, level.program, level.arch, level.tensors, listed=True)
         batch, own = NativeBatch(native, rows, threads), OwnCaches()
-        batch.admit(SOURCES, [Rule(12)] * len(SOURCES), LISTS)
+        batch.admit(SOURCES, [Rules(12)] * len(SOURCES), LISTS)
         encoded = [level.encode(*pair) for pair in zip(SOURCES, LISTS, strict=True) for _ in range(rows)]
         for position, token in enumerate((level.arch.decoder_start, 7, 50)):
             tokens = np.arange(len(encoded)) + token if position else np.full(len(encoded), token)
@@ -204,7 +232,7 @@ def test_lists_have_the_bits_of_the_reference(in_blocks: ReferenceLevel, rows: i
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_list_does_not_depend_on_others(listed: NativeLevel, rows: int) -> None:
     """Beside sentences with other lists, that leave one after the other, and with any number of threads."""
-    rule = Rule(14, min_length=3)
+    rule = Rules(14, min_length=3)
     pairs = list(zip(SOURCES, LISTS, strict=True))
     alone = [searched(listed, [source], rows, rule, lists=[tokens])[0] for source, tokens in pairs]
     for threads in (1, 2):
@@ -217,11 +245,12 @@ def test_a_list_does_not_depend_on_others(listed: NativeLevel, rows: int) -> Non
 @pytest.mark.parametrize("rows", [1, 4, 16])
 def test_a_sentence_does_not_depend_on_its_batch(native: NativeLevel, rows: int) -> None:
     """Alone, among others, and among some that join, are dropped and end at other times."""
-    rule = Rule(14, min_length=3, length_penalty=0.8)
+    rule = Rules(14, min_length=3, length_penalty=0.8)
     rng = np.random.default_rng(rows)
     sources = [[*rng.integers(3, 100, rng.integers(1, 12)).tolist(), 0] for _ in range(12)]
     alone = [searched(native, [source], rows, rule)[0] for source in sources]
-    assert searched(native, sources, rows, rule) == alone
+    for held in (0, 2, 100):
+        assert searched(native, sources, rows, rule, held=held) == alone
     batch, names, found, left = NativeBatch(native, rows), list[int](), dict[int, list[Found]](), list(range(12))
     while names or left:
         new = left[: int(rng.integers(0, 4)) or (0 if names else 1)]
@@ -229,13 +258,11 @@ def test_a_sentence_does_not_depend_on_its_batch(native: NativeLevel, rows: int)
         if new:
             batch.admit([sources[name] for name in new], [rule] * len(new))
             names += new
-        batch.run(int(rng.integers(1, 4)))
-        states, lengths = batch.states()
-        for at in [at for at, state in enumerate(states) if state != RUNS]:
-            found[names[at]] = batch.collect([at], lengths[at], rows)[0]
-        stay = [
-            int(at) for at in rng.permutation(np.flatnonzero(np.array(states) == RUNS)) if names[at] != 5
-        ]  # one is dropped
+        batch.run(int(rng.integers(1, 4)), int(rng.integers(0, 3)), int(rng.integers(1, 4)))
+        ended = collected(batch, rows)
+        found.update({names[place]: hypotheses for place, hypotheses in ended.items()})
+        names = [name for place, name in enumerate(names) if place not in ended]
+        stay = [int(at) for at in rng.permutation(len(names)) if names[at] != 5]  # one is dropped
         batch.keep(stay)
         names = [names[at] for at in stay]
     for name, hypotheses in found.items():
@@ -249,11 +276,11 @@ def test_threads_change_no_bit(native: NativeLevel, threads: int) -> None:
     """Also where there are more of them than columns, rows and heads to divide."""
     sources = SOURCES * 8
     for rows in (1, 4):
-        one = searched(native, sources, rows, Rule(12))
-        assert searched(native, sources, rows, Rule(12), threads) == one
+        one = searched(native, sources, rows, Rules(12))
+        assert searched(native, sources, rows, Rules(12), threads) == one
         batches = NativeBatch(native, rows), NativeBatch(native, rows, threads)
         for batch in batches:
-            batch.admit(sources, [Rule(12)] * len(sources))
+            batch.admit(sources, [Rules(12)] * len(sources))
         for token in range(3, 8):
             found = [batch.step(np.full(rows * len(sources), token), attention=True) for batch in batches]
             np.testing.assert_array_equal(found[0][0], found[1][0])
@@ -263,18 +290,38 @@ def test_threads_change_no_bit(native: NativeLevel, threads: int) -> None:
 
 @needs_library
 def test_limits_and_patience(native: NativeLevel) -> None:
-    (short,) = searched(native, SOURCES[:1], 2, Rule(1))
+    (short,) = searched(native, SOURCES[:1], 2, Rules(1))
     assert [len(each.tokens) for each in short] == [1, 1]
-    (longer,) = searched(native, SOURCES[:1], 2, Rule(12, min_length=12))
+    (longer,) = searched(native, SOURCES[:1], 2, Rules(12, min_length=12))
     assert {len(each.tokens) for each in longer} == {12}
     batch = NativeBatch(native, 2)
-    batch.admit(SOURCES[:1], [Rule(30, enough=5)])
-    batch.run(100)
-    states, lengths = batch.states()
-    assert states == [ENDED]
-    ranks = [each.rank for each in batch.collect([0], lengths[0], 5)[0]]
+    batch.admit(SOURCES[:1], [Rules(30, enough=5)])
+    steps = batch.run(100)
+    ranks = [each.rank for each in collected(batch, 5)[0]]
     assert ranks == sorted(ranks, reverse=True)
-    assert len(ranks) == 5 or lengths[0] == 30
+    assert len(ranks) == 5 or steps == 30
+
+
+@needs_library
+def test_others_go_on_while_what_has_ended_is_kept(native: NativeLevel) -> None:
+    """For so many steps, or until so many have ended."""
+    rules = [Rules(limit, min_length=limit) for limit in (9, 3, 9, 4, 6)]
+    for held, many, steps, places in (
+        (0, 9, 3, [1]), (1, 9, 4, [1, 3]), (2, 9, 5, [1, 3]), (9, 2, 4, [1, 3]), (9, 9, 9, [1, 3, 4, 0, 2]),
+    ):  # fmt: skip
+        batch = NativeBatch(native, 1)
+        batch.admit([SOURCES[0]] * 5, rules)
+        assert batch.run(100, held, many) == steps
+        assert batch.ended == len(places)
+        with pytest.raises(ValueError, match="cannot run"):
+            batch.run(1)
+        with pytest.raises(ValueError, match="cannot keep"):
+            batch.keep([0])
+        assert list(collected(batch, 1)) == places
+        assert (batch.count, batch.ended) == (5 - len(places), 0)
+        if batch.count:
+            batch.run(100, 100, 100)
+            assert len(collected(batch, 1)) == 5 - len(places)
 
 
 @needs_library
@@ -286,12 +333,12 @@ def test_numbers_that_are_none_fail_their_sentence_alone(level: ReferenceLevel) 
     tensors["positions"][3] = np.nan  # every target fails at its fourth token
     broken = NativeLevel(best, level.program, level.arch, tensors)
     batch = NativeBatch(broken, 2)
-    batch.admit([[11, 0], [12, 0]], [Rule(10, min_length=9), Rule(2)])
+    batch.admit([[11, 0], [12, 0]], [Rules(10, min_length=9), Rules(2)])
     batch.run(100)
-    assert batch.states()[0] == [RUNS, ENDED]
-    batch.keep([0])
+    (found,) = collected(batch, 2).values()
+    assert len(found) == 2
     batch.run(100)
-    assert batch.states()[0] == [FAILED]
+    assert batch.collect(2).failed == [1]
 
 
 @needs_library
@@ -326,19 +373,19 @@ def test_arguments_that_would_read_elsewhere_are_refused(native: NativeLevel) ->
             NativeBatch(native, rows, threads)
     batch, last = NativeBatch(native, 2), native.arch.max_positions - 1
     for source, rule in (
-        ([], Rule(5)),
-        ([native.arch.source_size], Rule(5)),
-        ([-1, 0], Rule(5)),
-        ([5] * (native.arch.max_positions + 1), Rule(5)),
-        ([5, 0], Rule(0)),
-        ([5, 0], Rule(last + 1)),
-        ([5, 0], Rule(5, enough=-1)),
+        ([], Rules(5)),
+        ([native.arch.source_size], Rules(5)),
+        ([-1, 0], Rules(5)),
+        ([5] * (native.arch.max_positions + 1), Rules(5)),
+        ([5, 0], Rules(0)),
+        ([5, 0], Rules(last + 1)),
+        ([5, 0], Rules(5, enough=-1)),
     ):
         with pytest.raises(ValueError, match="cannot admit sentences"):
-            batch.admit([[5, 0], source], [Rule(5), rule])
+            batch.admit([[5, 0], source], [Rules(5), rule])
     with pytest.raises(ValueError, match="cannot run"):
         batch.run(1)
-    batch.admit(SOURCES, [Rule(1)] * 3)
+    batch.admit(SOURCES, [Rules(1)] * 3)
     for order in ([0, 0], [3], [-1], [0, 1, 2, 0]):
         with pytest.raises(ValueError, match="cannot keep"):
             batch.keep(order)
@@ -352,18 +399,23 @@ def test_arguments_that_would_read_elsewhere_are_refused(native: NativeLevel) ->
             batch.step(np.array([0, 0, 0, token, 0, 0]))
     assert batch.run(9) == 1
     with pytest.raises(ValueError, match="cannot run"):
-        batch.run(1)  # sentences that have ended do not go on
+        batch.run(1)  # what has ended is collected before
+    batch._ended[1] = 0
     with pytest.raises(ValueError, match="cannot collect"):
-        batch.collect([3], 1, 2)
-    with pytest.raises(ValueError, match="cannot collect"):
-        batch.collect([0], 0, 2)  # no room for the tokens that it has
+        batch.collect(2)  # no room for the tokens that they have
+    batch._ended[1] = 1
+    assert len(batch.collect(2).places) == 3
+    batch.admit(SOURCES, [Rules(5)] * 3)
+    for steps, held, many in ((0, 0, 1), (1, -1, 1), (1, 0, 0)):
+        with pytest.raises(ValueError, match="cannot run"):
+            batch.run(steps, held, many)
     batch.sources = [1, 1, 1]  # attention has no room for longer sources
     with pytest.raises(ValueError, match="cannot step"):
         batch.step(np.zeros(6), attention=True)
     batch.close()
     for use in (
-        lambda: batch.run(1), lambda: batch.keep([]), lambda: batch.admit([[5, 0]], [Rule(5)]),
-        lambda: batch.collect([0], 1, 1), lambda: batch.reorder(np.zeros(6)), lambda: batch.step(np.zeros(6)),
+        lambda: batch.run(1), lambda: batch.keep([]), lambda: batch.admit([[5, 0]], [Rules(5)]),
+        lambda: batch.collect(1), lambda: batch.reorder(np.zeros(6)), lambda: batch.step(np.zeros(6)),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="native executor: cannot"):
             use()
@@ -374,14 +426,14 @@ def test_lists_that_are_none_are_refused(native: NativeLevel, listed: NativeLeve
     batch = NativeBatch(listed, 2)
     for wrong in ([], [5, 4], [5, 5], [-1, 5], [5, listed.arch.vocab_size]):
         with pytest.raises(ValueError, match="cannot admit sentences"):
-            batch.admit(SOURCES[:2], [Rule(5)] * 2, [LISTS[0], np.array(wrong, np.int64)])
+            batch.admit(SOURCES[:2], [Rules(5)] * 2, [LISTS[0], np.array(wrong, np.int64)])
     with pytest.raises(ValueError, match="1 lists for 2 sentences"):
-        batch.admit(SOURCES[:2], [Rule(5)] * 2, LISTS[:1])
+        batch.admit(SOURCES[:2], [Rules(5)] * 2, LISTS[:1])
     with pytest.raises(ValueError, match="cannot admit sentences"):
-        batch.admit(SOURCES[:1], [Rule(5)])
+        batch.admit(SOURCES[:1], [Rules(5)])
     with pytest.raises(ValueError, match="cannot admit sentences"):
-        NativeBatch(native, 2).admit(SOURCES[:1], [Rule(5)], LISTS[:1])
-    batch.admit(SOURCES, [Rule(5)] * 3, LISTS)
+        NativeBatch(native, 2).admit(SOURCES[:1], [Rules(5)], LISTS[:1])
+    batch.admit(SOURCES, [Rules(5)] * 3, LISTS)
     for width in (len(LISTS[0]) - 1, 10**9):  # logits have no room for the list, or ask for more than there can be
         with pytest.raises(ValueError, match="cannot step"):
             _step_of_width(batch, width)

@@ -21,10 +21,11 @@ from tests.tiny import random_layout, tiny_architecture
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.precisions.int8 import Int8Linears
 from hmc.compiler.precisions.linears import FloatLinears, Linears
+from hmc.engine.decoding.state import Rules
 from hmc.engine.native import library
 from hmc.engine.native.build import BUILDS, FLAGS, HERE, build_one, compiler
 from hmc.engine.native.build import SOURCES as C_SOURCES
-from hmc.engine.native.level import NativeLevel, Rule
+from hmc.engine.native.level import NativeLevel
 from hmc.engine.reference import ReferenceLevel
 
 QEMU = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
@@ -68,7 +69,7 @@ def test_avx512_with_vnni(case: str, once: Once) -> None:
     pair = [NativeLevel(each, level.program, level.arch, level.tensors, listed=listed) for each in (best, emulated)]
     lists = LISTS * 4 if listed else []
     for rows in (1, 2, 7):
-        ours, theirs = (searched(each, SOURCES * 4, rows, Rule(12), lists=lists) for each in pair)
+        ours, theirs = (searched(each, SOURCES * 4, rows, Rules(12), lists=lists) for each in pair)
         assert ours == theirs
 
 

@@ -26,8 +26,9 @@ from hmc.compiler.precisions.linears import FloatLinears, Linears
 from hmc.compiler.programs import ProgramWriter
 from hmc.compiler.weights import SlimModel, slim_model
 from hmc.engine.choosing import best_tokens, log_sum_exp
+from hmc.engine.decoding.state import Rules
 from hmc.engine.native import library
-from hmc.engine.native.level import NativeBatch, NativeLevel, Rule
+from hmc.engine.native.level import NativeBatch, NativeLevel
 from hmc.engine.reference import OwnCaches, ReferenceLevel, Step
 
 SOURCES = [[5, 9, 40, 7, 0], [11, 0], [90, 3, 3, 61, 17, 28, 99, 0]]
@@ -79,7 +80,7 @@ def native_batch(
     if native is None or level.program.type != "float32":
         return None
     batch = NativeBatch(NativeLevel(native, level.program, level.arch, level.tensors), rows=1)
-    batch.admit(sources, [Rule(limit)] * len(sources))
+    batch.admit(sources, [Rules(limit)] * len(sources))
     return batch
 
 

@@ -15,7 +15,8 @@ from tests.tiny import random_layout, tiny_architecture
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.precisions.int8 import Int8Linears
 from hmc.compiler.precisions.linears import FloatLinears, Linears
-from hmc.engine.native.level import NativeBatch, NativeLevel, Rule
+from hmc.engine.decoding.state import Rules
+from hmc.engine.native.level import NativeBatch, NativeLevel
 from hmc.engine.native.library import load
 
 CALIBRATION = [[5, 9, 40, 7, 0], [11, 12, 60, 0], [90, 3, 61, 17, 28, 99, 0]]
@@ -27,12 +28,18 @@ def used(level: NativeLevel) -> None:
     lists = [np.arange(0, size, 2), np.arange(size), np.array([0, 5, 9])] if level.listed else []
     for rows, threads in ((1, 1), (3, 3)):
         batch = NativeBatch(level, rows, threads)
-        batch.admit(SOURCES, [Rule(40, min_length=30, enough=3)] * 3, lists)
+        batch.admit(SOURCES, [Rules(40, min_length=30, enough=3)] * 3, lists)
         batch.run(20)
-        batch.admit(SOURCES[:1], [Rule(2)], lists[:1])
-        batch.run(5)
-        _, lengths = batch.states()
-        batch.collect([0, 3], max(lengths), rows)
+        batch.admit(SOURCES[:1] * 3, [Rules(2), Rules(4), Rules(4)], lists[:1] * 3)
+        batch.run(9, held=9, many=2)
+        batch.collect(rows)
+        batch.run(2)
+        batch.admit(SOURCES[:1] * 9, [Rules(9)] * 9, lists[:1] * 9)
+        batch.collect(rows)
+        left = NativeBatch(level, rows, threads)
+        left.admit(SOURCES, [Rules(3)] * 3, lists)
+        left.run(9, held=9, many=9)
+        left.close()  # with what has ended and was not collected
         level.rank(np.zeros((3, 101), np.float32), 101)
         level.exp(np.zeros(21, np.float32))
         batch.keep([2, 0])
@@ -40,7 +47,7 @@ def used(level: NativeLevel) -> None:
             batch.step(np.full(2 * rows, 7), attention=True)
             batch.reorder(np.array([rows * (row // rows) for row in range(2 * rows)]))
         try:
-            batch.admit([[10**6]], [Rule(5)], lists[:1])
+            batch.admit([[10**6]], [Rules(5)], lists[:1])
         except ValueError:
             batch.close()
 

@@ -11,6 +11,7 @@ from tests.engine.runtime.test_reference import OPTIONS, TEXTS, translated
 
 from hmc.artifact import InvalidRequestError, read_manifest
 from hmc.engine.native import library
+from hmc.engine.requests.caller import Priority
 from hmc.engine.support import executor_of
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
@@ -68,8 +69,10 @@ def test_levels_in_int8_are_its_own(listed_bundle: Path) -> None:
     assert {executor_of(level, "auto", cpu=True, native=False) for level in levels} == {"onnxruntime"}
 
 
-def test_many_callers_at_once_and_some_that_leave(lively_bundle: Path) -> None:
-    """Every answer is that of the sentence alone, whoever else comes, waits or is cancelled."""
+@pytest.mark.parametrize("priority", [Priority.INTERACTIVE, Priority.BULK])
+def test_many_callers_at_once_and_some_that_leave(lively_bundle: Path, priority: Priority) -> None:
+    """Every answer is that of the sentence alone, whoever else comes, waits or is cancelled. What bulk has found comes
+    back together."""
     options = DecodeOptions(beam_size=2)
     with Translator(lively_bundle, "h12-int8", device="cpu", threads=1, workers=2, executor="native") as translator:
         alone = [translator.translate([text], options, segmentation="none")[0] for text in TEXTS]
@@ -77,10 +80,12 @@ def test_many_callers_at_once_and_some_that_leave(lively_bundle: Path) -> None:
 
         def ask(text: int) -> None:
             for turn in range(20):
-                future = translator.submit(TEXTS[text], replace(options, min_length=40, max_length=60))
+                future = translator.submit(
+                    TEXTS[text], replace(options, min_length=40, max_length=60), priority=priority
+                )
                 if turn % 3 == 0:
                     future.cancel()
-                found = translator.submit(TEXTS[text], options).result()
+                found = translator.submit(TEXTS[text], options, priority=priority).result()
                 if found != alone[text]:
                     wrong.append(found)
 

@@ -12,7 +12,8 @@ from hmc.engine.arrays import Arrays, Ints
 from hmc.engine.caches.interface import Caches
 from hmc.engine.caches.shortlists import in_lists
 from hmc.engine.choosing import NEVER, best_tokens, draw, log_sum_exp, penalise_repetition
-from hmc.engine.native.level import NativeBatch, NativeLevel, Rule
+from hmc.engine.decoding.state import Rules
+from hmc.engine.native.level import NativeBatch, NativeLevel
 from hmc.engine.reference import OwnCaches, ReferenceLevel, Source
 from hmc.engine.requests.options import MAX_TOKENS
 from hmc.engine.runtime.programs import ProgramSessions
@@ -193,7 +194,7 @@ class NativeCaches(ProgramCaches):
         self.batch = NativeBatch(level, rows, sessions.threads)
 
     def admit(self, sources: Sequence[Sequence[int]], lists: Sequence[Ints], limits: Sequence[int]) -> None:
-        self.batch.admit(sources, [Rule(limit) for limit in limits], lists)
+        self.batch.admit(sources, [Rules(limit) for limit in limits], lists)
 
     def keep(self, order: Sequence[int]) -> None:
         super().keep(order)

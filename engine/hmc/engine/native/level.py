@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +16,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.program import operations as ops
 from hmc.artifact.program.operations import Program, read_program
 from hmc.engine.arithmetic import Float32
+from hmc.engine.decoding.state import Rules
 from hmc.engine.native import library as c
 from hmc.engine.tensors import Tensor, read_tensors
 
@@ -34,10 +34,9 @@ KINDS = {
 }
 Attention: TypeAlias = ops.AttendEncoder | ops.StoreSource | ops.AttendSelf | ops.AttendSource
 ACTIVATIONS = {None: 0, "relu": 1, "swish": 2, "gelu": 3}
+RULES = np.dtype(c.RulesStruct)
 MOST_THREADS = 64
 """Of a batch."""
-RUNS, ENDED, FAILED = range(3)
-"""States of a sentence."""
 
 
 def _check(result: int, what: str) -> int:
@@ -176,14 +175,6 @@ def _range(found: ops.Range | None) -> c.RangeStruct:
     return c.RangeStruct(1, found.zero_point, int(found.signed), found.scale)
 
 
-def _joined(lists: Sequence[Sequence[int] | Ints]) -> tuple[Int32, Int32]:
-    """Where each list starts in the array that holds all of them, `[n + 1]`; and that array."""
-    starts = np.array([0, *accumulate(map(len, lists))], np.int32)
-    if isinstance(lists[0], np.ndarray):
-        return starts, np.concatenate(lists).astype(np.int32)
-    return starts, np.fromiter(chain.from_iterable(lists), np.int32, int(starts[-1]))
-
-
 class NativeLevel:
     """A level, run by its program in C. Several threads may use it at once, each with batches of its own."""
 
@@ -255,28 +246,23 @@ class NativeLevel:
             self._handle = None
 
 
-class Found(NamedTuple):
-    """A hypothesis whose search has ended."""
+class Ended(NamedTuple):
+    """What sentences have found that have ended: a number for each sentence, for each entry (as many of each sentence
+    as were asked for, best first), or for each token of one entry after the other."""
 
-    rank: float
-    """log P / length ** penalty."""
-    complete: int
-    """1: EOS ends it; 0: it was cut off."""
-    tokens: list[int]
-    """With EOS, if it is complete."""
-    scores: list[float]
+    places: list[int]
+    """Of each sentence in the batch, when the run began in which it ended."""
+    failed: list[int]
+    """Of each sentence: 1 where the model gave a number that is none."""
+    ranks: list[float]
+    """Of each entry: log P / length ** penalty."""
+    lengths: list[int]
+    """Tokens of each entry, with EOS if it is complete; 0 where there are no more hypotheses."""
+    complete: list[int]
+    """Of each entry: 1 where EOS ends it, 0 where it was cut off."""
+    tokens: tuple[int, ...]
+    scores: tuple[float, ...]
     """Log-probability of each token."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """When the search of a sentence ends."""
-
-    limit: int
-    min_length: int = 1
-    length_penalty: float = 1.0
-    enough: int = 0
-    """Ended hypotheses that end the search; 0: as many as there are rows, and none that runs is better."""
 
 
 class _Buffer:
@@ -326,12 +312,18 @@ class NativeBatch:
         """Tokens of each sentence's list, in a level with lists."""
         self._library = level.library
         self._numbers = _Buffer(np.int32)
-        self._states = _Buffer(np.int32)
+        self._starts = _Buffer(np.int32)
+        self._list_starts = _Buffer(np.int32)
+        self._places = _Buffer(np.int32)
+        self._failed = _Buffer(np.int32)
         self._ranks = _Buffer(np.float64)
         self._lengths = _Buffer(np.int32)
         self._complete = _Buffer(np.int32)
         self._tokens = _Buffer(np.int32)
         self._scores = _Buffer(np.float32)
+        self._ended = (ctypes.c_int32 * 2)()
+        """Sentences that the last run ended, and the most tokens of one of them."""
+        self._ended_at = ctypes.addressof(self._ended)
         self._handle: int | None = None
         handle = ctypes.c_void_p()
         _check(self._library.hmc_batch_open(level._handle, rows, threads, ctypes.byref(handle)), "open a batch")
@@ -345,29 +337,32 @@ class NativeBatch:
 
     __del__ = close
 
-    def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[Rule], lists: Sequence[Ints] = ()) -> None:
+    def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[Rules], lists: Sequence[Ints] = ()) -> None:
         """Encodes sentences, token ids with EOS, and appends them. lists: in a level with lists, the tokens of each
         sentence, ascending."""
-        starts, tokens = _joined(sources)
+        lengths = [len(source) for source in sources]
+        tokens: list[int] = []
+        for source in sources:
+            tokens += source
         most = self.level.arch.max_positions
-        structs = (c.RulesStruct * len(rules))()
-        for struct, rule in zip(structs, rules, strict=True):
-            struct.limit = rule.limit
-            struct.min_length = rule.min_length
-            struct.enough = rule.enough
-            struct.penalties = _powers(rule.length_penalty, most)
+        powers = {exponent: _powers(exponent, most) for exponent in {rule.length_penalty for rule in rules}}
+        addresses = {exponent: ctypes.addressof(array) for exponent, array in powers.items()}
+        structs = np.array(
+            [(rule.limit, rule.min_length, rule.enough or 0, addresses[rule.length_penalty]) for rule in rules], RULES
+        )
         given: tuple[int | None, int | None] = (None, None)
         if lists:
             if len(lists) != len(sources):
                 raise ValueError(f"{len(lists)} lists for {len(sources)} sentences")
-            list_starts, listed = _joined(lists)
-            given = list_starts.ctypes.data, listed.ctypes.data
+            listed = np.concatenate(lists).astype(np.int32)
+            given = self._list_starts.of([0, *accumulate(map(len, lists))]), listed.ctypes.data
         result = self._library.hmc_admit(
-            self._handle, len(sources), starts.ctypes.data, tokens.ctypes.data, structs, *given
-        )
+            self._handle, len(sources), self._starts.of([0, *accumulate(lengths)]), self._tokens.of(tokens),
+            structs.ctypes.data, *given,
+        )  # fmt: skip
         _check(result, "admit sentences")
         self.count += len(sources)
-        self.sources += [len(source) for source in sources]
+        self.sources += lengths
         self.lists += [len(each) for each in lists]
 
     def keep(self, order: Sequence[int]) -> None:
@@ -379,42 +374,41 @@ class NativeBatch:
         if self.lists:
             self.lists = [self.lists[index] for index in order]
 
-    def run(self, steps: int) -> int:
-        """Runs up to so many steps, until a sentence has ended. Returns how many."""
-        return _check(self._library.hmc_run(self._handle, steps), "run")
+    def run(self, steps: int, held: int = 0, many: int = 1) -> int:
+        """Runs up to so many steps. Sentences that end leave the batch; the others close up, in their order. Ends early
+        when `many` have ended, when the first of them has waited for `held` further steps, and when none is left.
+        Returns how many steps were run. Where `ended` is not 0 then, `collect` has to be called."""
+        return _check(self._library.hmc_run(self._handle, steps, held, many, self._ended_at), "run")
 
-    def states(self) -> tuple[list[int], list[int]]:
-        """RUNS, ENDED or FAILED of each sentence, and its tokens so far; `[count]` each."""
-        states = self._states.room(self.count)
-        lengths = self._lengths.room(self.count)
-        self._library.hmc_states(self._handle, states, lengths)
-        return self._states.first(self.count), self._lengths.first(self.count)
+    @property
+    def ended(self) -> int:
+        """Sentences that have ended, and were not collected."""
+        return self._ended[0]
 
-    def collect(self, sentences: Sequence[int], steps: int, hypotheses: int) -> list[list[Found]]:
-        """Up to so many hypotheses of each of these sentences, best first. None has more than `steps` tokens."""
-        count = len(sentences)
+    def collect(self, hypotheses: int) -> Ended:
+        """Takes what the sentences that have ended have found: up to so many hypotheses of each."""
+        count = self._ended[0]
         entries = count * hypotheses
-        room = entries * steps
+        room = entries * self._ended[1]
         result = self._library.hmc_collect(
-            self._handle, count, self._numbers.of(sentences), hypotheses, room, self._ranks.room(entries),
-            self._lengths.room(entries), self._complete.room(entries), self._tokens.room(room), self._scores.room(room),
+            self._handle, hypotheses, room, self._places.room(count), self._failed.room(count),
+            self._ranks.room(entries), self._lengths.room(entries), self._complete.room(entries),
+            self._tokens.room(room), self._scores.room(room),
         )  # fmt: skip
         _check(result, "collect")
+        self._ended[0] = 0
+        places = self._places.first(count)
+        for gone in sorted(places, reverse=True):
+            del self.sources[gone]
+            if self.lists:
+                del self.lists[gone]
+        self.count -= count
         lengths = self._lengths.first(entries)
-        ranks = self._ranks.first(entries)
-        complete = self._complete.first(entries)
         written = sum(lengths)
-        tokens = self._tokens.first(written)
-        scores = self._scores.first(written)
-        found: list[list[Found]] = [[] for _ in sentences]
-        last = 0
-        for entry, length in enumerate(lengths):
-            if length:
-                first = last
-                last += length
-                hypothesis = Found(ranks[entry], complete[entry], tokens[first:last], scores[first:last])
-                found[entry // hypotheses].append(hypothesis)
-        return found
+        return Ended(
+            places, self._failed.first(count), self._ranks.first(entries), lengths, self._complete.first(entries),
+            tuple(self._tokens.first(written)), tuple(self._scores.first(written)),
+        )  # fmt: skip
 
     def step(self, tokens: npt.NDArray[Any], *, attention: bool = False) -> tuple[Float32, list[Float32]]:
         """One step whose search is the caller's. tokens `[R]`: the last of each row.

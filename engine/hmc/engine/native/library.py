@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hmc.engine.native.build import library_name
 
-INTERFACE = 5
+INTERFACE = 6
 """Of the C functions; a library of another interface is not used."""
 FOLDER = Path(__file__).parent / "built"
 """Where the build puts the libraries."""
@@ -99,10 +99,10 @@ class ProgramStruct(Structure):
 class RulesStruct(Structure):
     """`hmc_rules`."""
 
-    _fields_ = [("limit", c_int32), ("min_length", c_int32), ("enough", c_int32), ("penalties", POINTER(c_double))]
+    _fields_ = [("limit", c_int32), ("min_length", c_int32), ("enough", c_int32), ("penalties", c_void_p)]
 
 
-QUICK = frozenset({"hmc_keep", "hmc_states", "hmc_collect"})
+QUICK = frozenset({"hmc_keep", "hmc_collect"})
 """Functions that take some microseconds. They keep the interpreter's lock: to get it back would take longer."""
 
 
@@ -141,11 +141,10 @@ def load(path: Path) -> ctypes.CDLL:
         "hmc_level_bytes": (c_int64, [c_void_p]),
         "hmc_batch_open": (c_int32, [c_void_p, c_int32, c_int32, POINTER(c_void_p)]),
         "hmc_batch_close": (None, [c_void_p]),
-        "hmc_admit": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, POINTER(RulesStruct), c_void_p, c_void_p]),
+        "hmc_admit": (c_int32, [c_void_p, c_int32, *[c_void_p] * 5]),
         "hmc_keep": (c_int32, [c_void_p, c_int32, c_void_p]),
-        "hmc_run": (c_int32, [c_void_p, c_int32]),
-        "hmc_states": (None, [c_void_p, c_void_p, c_void_p]),
-        "hmc_collect": (c_int32, [c_void_p, c_int32, c_void_p, c_int32, c_int32, *[c_void_p] * 5]),
+        "hmc_run": (c_int32, [c_void_p, *[c_int32] * 3, c_void_p]),
+        "hmc_collect": (c_int32, [c_void_p, c_int32, c_int32, *[c_void_p] * 7]),
         "hmc_step": (c_int32, [c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_int32]),
         "hmc_rank": (c_int32, [c_void_p, *[c_int32] * 4, c_void_p, c_void_p]),
         "hmc_exp": (None, [c_void_p, c_int64]),

@@ -129,11 +129,13 @@ class TokenBudget(Budget):
         """Adds a sentence of `rows` rows and at most `longest` positions to the batch of `mode`. Returns False, and
         adds nothing, if it does not fit. If nothing runs, any sentence fits."""
         held_rows, held_longest = self._running.get(mode, (0, 0))
-        grown = held_rows + rows, max(held_longest, longest)
-        needed = self.running - held_rows * held_longest + grown[0] * grown[1]
-        if self._running and needed > self.most:
+        rows += held_rows
+        longest = max(longest, held_longest)
+        runs_alone = len(self._running) == 1 and held_rows > 0
+        others = 0 if runs_alone else self.running - held_rows * held_longest
+        if self._running and others + rows * longest > self.most:
             return False
-        self.resize(mode, *grown)
+        self.resize(mode, rows, longest)
         return True
 
     def resize(self, mode: Mode, rows: int, longest: int) -> None:

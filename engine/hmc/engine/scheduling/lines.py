@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
@@ -76,8 +76,8 @@ class FairLine:
         others = (turns for name, turns in self._callers.items() if name != caller.name)
         return own - 1 + sum(min(len(turns.jobs), round(own * turns.weight / caller.weight)) for turns in others)
 
-    def append(self, job: Job, caller: Caller) -> None:
-        """Adds a sentence behind those of its caller."""
+    def extend(self, jobs: Iterable[Job], caller: Caller) -> None:
+        """Adds sentences behind those of their caller."""
         turns = self._callers.get(caller.name)
         if turns is None:
             last = max((each.begins for each in self._callers.values()), default=math.inf)
@@ -85,8 +85,9 @@ class FairLine:
             turns = self._callers[caller.name] = _Turns(caller.weight, begins, next(self._numbers))
             heapq.heappush(self._heap, (begins, turns.number, caller.name))
         turns.weight = caller.weight
-        turns.jobs[job.future] = job
-        self._owners[job.future] = caller.name
+        for job in jobs:
+            turns.jobs[job.future] = job
+            self._owners[job.future] = caller.name
 
     def first(self) -> Job:
         """The sentence that starts next. Raises StopIteration if there is none."""
@@ -95,24 +96,30 @@ class FairLine:
             raise StopIteration
         return next(iter(turns[1].jobs.values()))
 
-    def pop(self) -> Job:
-        """Removes the sentence that starts next, and returns it. Raises KeyError if there is none."""
-        front = self._front()
-        if front is None:
-            raise KeyError("the line is empty")
-        name, turns = front
-        future, job = turns.jobs.popitem(last=False)
-        del self._owners[future]
-        heapq.heappop(self._heap)
-        weights = sum(each.weight for each in self._callers.values())
-        self._now = max(turns.begins, self._now + cost(job) / weights)
-        turns.begins += cost(job) / turns.weight
-        if turns.jobs:
-            turns.number = next(self._numbers)
-            heapq.heappush(self._heap, (turns.begins, turns.number, name))
-        else:
-            self._leave(name, turns.begins)
-        return job
+    def take(self, starts: Callable[[Job], bool], most: int) -> list[Job]:
+        """Removes up to `most` sentences, in the order in which they start, until `starts` is false for the next one.
+        Returns them."""
+        taken: list[Job] = []
+        while len(taken) < most and (front := self._front()):
+            name, turns = front
+            job = next(iter(turns.jobs.values()))
+            if not starts(job):
+                break
+            taken.append(job)
+            del turns.jobs[job.future]
+            del self._owners[job.future]
+            work = cost(job)
+            alone = len(self._callers) == 1
+            weights = turns.weight if alone else sum(each.weight for each in self._callers.values())
+            self._now = max(turns.begins, self._now + work / weights)
+            turns.begins += work / turns.weight
+            if turns.jobs:
+                turns.number = next(self._numbers)
+                heapq.heapreplace(self._heap, (turns.begins, turns.number, name))
+            else:
+                heapq.heappop(self._heap)
+                self._leave(name, turns.begins)
+        return taken
 
     def remove(self, future: Future[Any]) -> bool:
         """Removes the sentence of this future. Returns False if it is not here."""

@@ -109,23 +109,32 @@ class WaitingQueue:
                 raise UnavailableError("the engine is shutting down; send the request elsewhere")
             if within_s is not None and (forecast := self._forecast(job, caller)) is not None:
                 forecast.check(within_s)
-            can_start = job.mode.variant in self.open_variants
-            self._append(job, caller, can_start=can_start)
+            can_start = self._append((job,), caller)
             self.changed.notify_all()
             return can_start
 
     def put_all(self, jobs: Sequence[Job], priority: Priority, *, block: bool, caller: Caller) -> bool:
         """`put` for many sentences. Returns whether all of them can start. Raises as `put`; those before the one that
         was refused are cancelled."""
+        limit = self.bulk_size if priority is Priority.BULK else self.size
         all_can_start = True
+        count = 0
         with self.changed:
-            for count, job in enumerate(jobs):
-                try:
-                    all_can_start &= self.put(job, priority, block=block, caller=caller)
-                except BaseException:
-                    for each in jobs[:count]:
-                        each.future.cancel()
-                    raise
+            try:
+                while count < len(jobs):
+                    places = 0 if self.closed else limit - len(self)
+                    if places > 0:
+                        together = jobs[count : count + places]
+                        all_can_start &= self._append(together, caller)
+                        self.changed.notify_all()
+                        count += len(together)
+                    else:
+                        all_can_start &= self.put(jobs[count], priority, block=block, caller=caller)
+                        count += 1
+            except BaseException:
+                for each in jobs[:count]:
+                    each.future.cancel()
+                raise
         return all_can_start
 
     def check_space(self, priority: Priority, caller: Caller) -> None:
@@ -190,12 +199,21 @@ class WaitingQueue:
             line = self._interactive if mode.interactive else self._others
             return [job for job in islice(line, most) if job.mode == mode]
 
-    def take(self) -> Job:
-        """Removes the sentence that starts next, and returns it. Raises KeyError if none can start."""
+    def take(self, starts: Callable[[Job], bool]) -> list[Job]:
+        """Removes sentences, in the order in which they start, until `starts` is false for the next one. Returns
+        them."""
+        taken: list[Job] = []
         with self.changed:
-            line = self._next
-            self._in_a_row = self._in_a_row + 1 if line is self._interactive and self._others else 0
-            return line.pop()
+            while self._interactive and self._others:
+                line = self._next
+                if not (next_one := line.take(starts, 1)):
+                    return taken
+                taken += next_one
+                self._in_a_row = self._in_a_row + 1 if line is self._interactive else 0
+            rest = self._next.take(starts, self.ready)
+            if rest:
+                self._in_a_row = 0
+        return taken + rest
 
     def remove(self, future: Future[Any]) -> bool:
         """Removes the sentence of this future. Returns False if it does not wait here."""
@@ -223,7 +241,7 @@ class WaitingQueue:
         with self.changed:
             self.open_variants.add(variant)
             for job, caller in self._take_held(variant):
-                self._append(job, caller, can_start=True)
+                self._append((job,), caller)
             self.changed.notify_all()
 
     def take_held(self, variant: Variant) -> list[Job]:
@@ -269,14 +287,23 @@ class WaitingQueue:
 
     # ---- lines ----
 
-    def _append(self, job: Job, caller: Caller, *, can_start: bool) -> None:
-        if not can_start:
-            self._held[job.future] = job, caller
-            return
-        line = self._line(job)
-        if not line:
-            self.speed.rates[job.mode.interactive].restart()
-        line.append(job, caller)
+    def _append(self, jobs: Sequence[Job], caller: Caller) -> bool:
+        """Returns whether all of them can start."""
+        interactive: list[Job] = []
+        others: list[Job] = []
+        for job in jobs:
+            if job.mode.variant not in self.open_variants:
+                self._held[job.future] = job, caller
+            elif job.mode.interactive:
+                interactive.append(job)
+            else:
+                others.append(job)
+        for line, new in ((self._interactive, interactive), (self._others, others)):
+            if new:
+                if not line:
+                    self.speed.rates[line is self._interactive].restart()
+                line.extend(new, caller)
+        return len(interactive) + len(others) == len(jobs)
 
     def _line(self, job: Job) -> FairLine:
         return self._interactive if job.mode.interactive else self._others

@@ -51,7 +51,8 @@ class BatchRunner:
         FailedPreconditionError if a device has too little memory."""
         if mode.variant in SEARCH_VARIANTS:
             assert isinstance(self.sessions, ProgramSessions)
-            return NativeSearchBatch(self.sessions, mode)
+            together = max(1, self.max_rows // 4 // mode.rows)  # as many as start together, see `AdmissionPolicy`
+            return NativeSearchBatch(self.sessions, mode, together)
         return HostBatch(self.sessions, mode, self.max_rows, self.max_tokens)
 
     def turn(self) -> AbstractContextManager[None]:

@@ -223,19 +223,26 @@ class Scheduler:
         idle = sum(not (each._running or each._paused or each._resting) for each in others)
         left_over = queue.ready - -(-queue.ready // (1 + idle))
         self._too_long = None
-        tokens, most_tokens = 0, max(MOST_AT_ONCE, 32 * self.max_rows)
-        while queue.ready > left_over and (queue.interactive or not saving) and tokens < most_tokens:
-            job = queue.first()
-            if job.mode.rows > free:
-                break
-            if not self._budget.take(job.mode, job.mode.rows, self._budget.need(job)):
+        sentences = queue.ready - left_over
+        tokens = max(MOST_AT_ONCE, 32 * self.max_rows)
+
+        def starts(job: Job) -> bool:
+            nonlocal free, sentences, tokens
+            mode = job.mode
+            if sentences <= 0 or tokens <= 0 or mode.rows > free or (saving and not queue.interactive):
+                return False
+            if not self._budget.take(mode, mode.rows, self._budget.need(job)):
                 self._too_long = free, queue.interactive
-                break
-            queue.take()
-            self._running.setdefault(job.mode, {})[job.future] = job
+                return False
+            free -= mode.rows
+            sentences -= 1
+            if not mode.interactive:
+                tokens -= len(job.source)
+            return True
+
+        for job in queue.take(starts):
             started.setdefault(job.mode, []).append(job)
-            free -= job.mode.rows
-            tokens += 0 if job.mode.interactive else len(job.source)
+            self._running.setdefault(job.mode, {})[job.future] = job
         queue.announce_space()
         return started
 

@@ -25,7 +25,7 @@ int hmc_batch_open(const hmc_level *level, int32_t rows, int32_t threads, hmc_ba
   return 0;
 }
 
-static void free_sentence(hmc_batch *batch, sentence *s) {
+void hmc_free_sentence(hmc_batch *batch, sentence *s) {
   for (int i = 0; i < s->page_count; i++) {
     if (batch->free_count == batch->free_most) {
       const int32_t more = 2 * batch->free_most + 64;
@@ -57,10 +57,12 @@ static void free_sentence(hmc_batch *batch, sentence *s) {
 void hmc_batch_close(hmc_batch *batch) {
   if (!batch) return;
   hmc_team_close(batch->team);
-  for (int i = 0; i < batch->count; i++) free_sentence(batch, batch->sentences[i]);
+  for (int i = 0; i < batch->count; i++) hmc_free_sentence(batch, batch->sentences[i]);
+  for (int i = 0; i < batch->ended_count; i++) hmc_free_sentence(batch, batch->ended[i]);
   for (int i = 0; i < batch->free_count; i++) free(batch->free_pages[i]);
   for (int i = 0; i < batch->level->values; i++) free(batch->values[i]);
   free(batch->sentences);
+  free(batch->ended);
   free(batch->free_pages);
   free(batch->values);
   free(batch->scratch);
@@ -164,12 +166,15 @@ int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int3
   if (!lists_hold(level, count, list_starts, listed)) return HMC_BAD_ARGUMENT;
   for (int i = 0; i < count; i++)
     if (!rules_hold(level, rules + i)) return HMC_BAD_ARGUMENT;
-  if (batch->count + count > batch->most) {
-    const int32_t more = 2 * batch->most + count;
-    sentence **sentences = realloc(batch->sentences, (size_t)more * sizeof(sentence *));
+  const int32_t all = batch->count + batch->ended_count + count;
+  if (all > batch->most) {
+    sentence **sentences = realloc(batch->sentences, 2 * (size_t)all * sizeof(sentence *));
     if (!sentences) return HMC_NO_MEMORY;
     batch->sentences = sentences;
-    batch->most = more;
+    sentence **ended = realloc(batch->ended, 2 * (size_t)all * sizeof(sentence *));
+    if (!ended) return HMC_NO_MEMORY;
+    batch->ended = ended;
+    batch->most = 2 * all;
   }
   sentence **fresh = batch->sentences + batch->count;
   const int32_t **texts = malloc((size_t)count * sizeof(int32_t *));
@@ -193,7 +198,7 @@ int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int3
   }
   free(texts);
   if (error) {
-    for (int i = 0; i < made; i++) free_sentence(batch, fresh[i]);
+    for (int i = 0; i < made; i++) hmc_free_sentence(batch, fresh[i]);
     return error;
   }
   batch->count += count;
@@ -203,7 +208,7 @@ int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int3
 /* ---- moving and leaving ---- */
 
 int hmc_keep(hmc_batch *batch, int32_t count, const int32_t *order) {
-  if (!batch || count < 0 || count > batch->count) return HMC_BAD_ARGUMENT;
+  if (!batch || count < 0 || count > batch->count || batch->ended_count) return HMC_BAD_ARGUMENT;
   sentence **kept = malloc(((size_t)batch->most + 1) * sizeof(sentence *));
   if (!kept) return HMC_NO_MEMORY;
   for (int i = 0; i < count; i++) {
@@ -217,7 +222,7 @@ int hmc_keep(hmc_batch *batch, int32_t count, const int32_t *order) {
   }
   for (int i = 0; i < count; i++) batch->sentences[order[i]] = NULL;
   for (int i = 0; i < batch->count; i++)
-    if (batch->sentences[i]) free_sentence(batch, batch->sentences[i]);
+    if (batch->sentences[i]) hmc_free_sentence(batch, batch->sentences[i]);
   free(batch->sentences);
   batch->sentences = kept;
   batch->count = count;

@@ -56,14 +56,15 @@ typedef struct {
   int32_t last[HMC_MOST_ROWS];
   hypothesis *ended;
   int32_t ended_count, ended_most, state;
+  int32_t place; /* in the batch, when the last run began */
 } sentence;
 
 struct hmc_batch {
   const hmc_level *level;
   int32_t rows; /* of each sentence */
   hmc_team *team; /* NULL: one thread */
-  sentence **sentences;
-  int32_t count, most;
+  sentence **sentences, **ended; /* [most] those that run; those that have ended and were not collected */
+  int32_t count, ended_count, most;
   float **values; /* [values][capacity, stride] */
   float *scratch; /* [capacity, widest] */
   uint8_t *quantised; /* [capacity, most_inputs] */
@@ -94,6 +95,8 @@ size_t hmc_packed_bytes(const packed *p);
 void hmc_free_packed(packed *p);
 
 /* ---- memory of a batch ---- */
+
+void hmc_free_sentence(hmc_batch *batch, sentence *s);
 
 /* Frees `*memory` and takes other memory. */
 int hmc_grow(void **memory, size_t bytes);

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define HMC_INTERFACE 5
+#define HMC_INTERFACE 6
 #define HMC_MOST_ROWS 16 /* hypotheses of a sentence */
 #define HMC_MOST_WIDTH 256 /* of a head */
 
@@ -96,20 +96,22 @@ void hmc_batch_close(hmc_batch *batch);
 int hmc_admit(hmc_batch *batch, int32_t count, const int32_t *starts, const int32_t *tokens, const hmc_rules *rules,
               const int32_t *list_starts, const int32_t *listed);
 
-/* Sentence i becomes what sentence order[i] was; the others go. */
+/* Sentence i becomes what sentence order[i] was; the others go. What has ended has been collected before. */
 int hmc_keep(hmc_batch *batch, int32_t count, const int32_t *order);
 
-/* Runs up to `steps` steps with their search, until sentences have ended. Returns the steps. */
-int hmc_run(hmc_batch *batch, int32_t steps);
+/* Runs up to `steps` steps with their search. A sentence that ends leaves the batch, the others close up behind it, and
+   what it has found is kept for `hmc_collect`, which has to be called before the next run. The run returns early when
+   `many` sentences have ended, when the first of them has waited for `held` further steps, and when none is left.
+   Returns the steps. ended [2]: how many sentences have ended, and the most tokens that one of them has. */
+int hmc_run(hmc_batch *batch, int32_t steps, int32_t held, int32_t many, int32_t *ended);
 
-/* State of each sentence [count]: 0 it runs, 1 it has ended, 2 it has failed; and its tokens. */
-void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths);
-
-/* What `count` sentences have found: `hypotheses` entries of each, best first; those behind its last have the rank −∞
-   and the length 0. lengths: tokens, EOS counted where complete is 1. tokens, scores: each token and its
-   log-probability, of one hypothesis after the other; room: that both arrays have. */
-int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *sentences, int32_t hypotheses, int32_t room,
-                double *ranks, int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores);
+/* Takes what the sentences that have ended have found, in the order of their ends; returns their number n. places [n]:
+   of each in the batch when the run began. failed [n]: 1 where the model gave a number that is none. `hypotheses`
+   entries of each, best first; those behind its last have the rank −∞ and the length 0. lengths: tokens, EOS counted
+   where complete is 1. tokens, scores: each token and its log-probability, of one hypothesis after the other; room:
+   that both arrays have. */
+int hmc_collect(hmc_batch *batch, int32_t hypotheses, int32_t room, int32_t *places, int32_t *failed, double *ranks,
+                int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores);
 
 /* One step whose search is the host's: the last token of every row → logits [rows of all, width]. width: the vocabulary;
    in a level with lists at least the longest list, and logits are of a row's list, −∞ behind its end. attention: weights

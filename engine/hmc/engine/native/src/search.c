@@ -104,36 +104,53 @@ static void advance(const hmc_batch *batch, sentence *s, const float *scores, co
   s->state = is_done(batch, s, dead) ? ENDED : RUNS;
 }
 
-int hmc_run(hmc_batch *batch, int32_t steps) {
-  if (!batch || !batch->count || steps < 1) return HMC_BAD_ARGUMENT;
-  for (int i = 0; i < batch->count; i++)
-    if (batch->sentences[i]->state != RUNS) return HMC_BAD_ARGUMENT;
-  const int width = 2 * batch->rows + 1;
-  int ended = 0, done = 0, error = 0;
-  hmc_team_begin(batch->team);
-  while (done < steps && !ended) {
-    error = hmc_begin_step(batch, NULL);
-    if (!error) error = hmc_forward(batch, NULL, 0);
-    if (!error) error = hmc_best(batch, width);
-    if (error) break;
-    hmc_end_step(batch);
-    for (int i = 0; i < batch->count; i++) {
-      sentence *s = batch->sentences[i];
-      const size_t first = (size_t)i * batch->rows * width;
-      advance(batch, s, batch->best + first, batch->ids + first, width);
-      ended |= s->state != RUNS;
-    }
-    done++;
+/* Sentences that do not run any more leave the batch. */
+static void set_aside_ended(hmc_batch *batch) {
+  int left = 0;
+  for (int i = 0; i < batch->count; i++) {
+    sentence *s = batch->sentences[i];
+    if (s->state == RUNS)
+      batch->sentences[left++] = s;
+    else
+      batch->ended[batch->ended_count++] = s;
   }
-  hmc_team_end(batch->team);
-  return error ? error : done;
+  batch->count = left;
 }
 
-void hmc_states(const hmc_batch *batch, int32_t *states, int32_t *lengths) {
-  for (int i = 0; batch && i < batch->count; i++) {
-    states[i] = batch->sentences[i]->state;
-    lengths[i] = batch->sentences[i]->position;
+/* One step of all sentences with their search. */
+static int step_all(hmc_batch *batch) {
+  const int width = 2 * batch->rows + 1;
+  int error = hmc_begin_step(batch, NULL);
+  if (!error) error = hmc_forward(batch, NULL, 0);
+  if (!error) error = hmc_best(batch, width);
+  if (error) return error;
+  hmc_end_step(batch);
+  for (int i = 0; i < batch->count; i++) {
+    const size_t first = (size_t)i * batch->rows * width;
+    advance(batch, batch->sentences[i], batch->best + first, batch->ids + first, width);
   }
+  set_aside_ended(batch);
+  return 0;
+}
+
+int hmc_run(hmc_batch *batch, int32_t steps, int32_t held, int32_t many, int32_t *ended) {
+  if (!batch || !batch->count || batch->ended_count || steps < 1 || held < 0 || many < 1) return HMC_BAD_ARGUMENT;
+  for (int i = 0; i < batch->count; i++) batch->sentences[i]->place = i;
+  int done = 0, since = 0, error = 0;
+  hmc_team_begin(batch->team);
+  while (done < steps && batch->count && batch->ended_count < many && since <= held) {
+    error = step_all(batch);
+    if (error) break;
+    done++;
+    if (batch->ended_count) since++;
+  }
+  hmc_team_end(batch->team);
+  if (error && !batch->ended_count) return error; /* else the next run finds it again, and nothing that ended is lost */
+  ended[0] = batch->ended_count;
+  ended[1] = 0;
+  for (int i = 0; i < batch->ended_count; i++)
+    if (batch->ended[i]->position > ended[1]) ended[1] = batch->ended[i]->position;
+  return done;
 }
 
 /* A hypothesis from its last token back to its first. */
@@ -152,24 +169,33 @@ static void follow(const hmc_batch *batch, const sentence *s, const hypothesis *
   }
 }
 
-int hmc_collect(const hmc_batch *batch, int32_t count, const int32_t *numbers, int32_t hypotheses, int32_t room,
-                double *ranks, int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores) {
-  if (!batch || count < 0 || hypotheses < 0) return HMC_BAD_ARGUMENT;
+static int32_t length_of(const sentence *s, int hypothesis) {
+  return hypothesis < s->ended_count ? s->ended[hypothesis].length : 0;
+}
+
+int hmc_collect(hmc_batch *batch, int32_t hypotheses, int32_t room, int32_t *places, int32_t *failed, double *ranks,
+                int32_t *lengths, int32_t *complete, int32_t *tokens, float *scores) {
+  if (!batch || hypotheses < 0) return HMC_BAD_ARGUMENT;
+  const int count = batch->ended_count;
+  int64_t written = 0;
+  for (int n = 0; n < count; n++)
+    for (int i = 0; i < hypotheses; i++) written += length_of(batch->ended[n], i);
+  if (written > room) return HMC_BAD_ARGUMENT;
   for (int n = 0; n < count; n++) {
-    if (numbers[n] < 0 || numbers[n] >= batch->count) return HMC_BAD_ARGUMENT;
-    const sentence *s = batch->sentences[numbers[n]];
+    sentence *s = batch->ended[n];
+    *places++ = s->place;
+    *failed++ = s->state == FAILED;
     for (int i = 0; i < hypotheses; i++) {
-      const int there = i < s->ended_count;
-      const hypothesis h = there ? s->ended[i] : (hypothesis){-INFINITY, -INFINITY, 0, 0, 0, 0};
-      if (h.length > room) return HMC_BAD_ARGUMENT;
+      const hypothesis h = i < s->ended_count ? s->ended[i] : (hypothesis){-INFINITY, -INFINITY, 0, 0, 0, 0};
       *ranks++ = h.rank;
       *lengths++ = h.length;
       *complete++ = h.complete;
       follow(batch, s, &h, tokens, scores);
-      room -= h.length;
       tokens += h.length;
       scores += h.length;
     }
+    hmc_free_sentence(batch, s);
   }
-  return 0;
+  batch->ended_count = 0;
+  return count;
 }
