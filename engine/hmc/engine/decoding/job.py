@@ -24,6 +24,21 @@ Progress = Callable[[tuple[int, ...]], None]
 """Gets the target tokens that no later step can change, each time there are more of them."""
 
 
+class Answer(Future[Any]):
+    """The future of a sentence. A done callback that looks for cancellation would be called for every sentence."""
+
+    on_cancel: Callable[[Future[Any]], None] | None = None
+    """Called once if it is cancelled, after its done callbacks."""
+
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled:
+            tell = self.__dict__.pop("on_cancel", None)  # at once, as two threads may cancel
+            if tell is not None:
+                tell(self)
+        return cancelled
+
+
 class EncodedSentence(NamedTuple):
     """What a caller wants translated."""
 
@@ -62,7 +77,7 @@ class Job:
     progress: Progress | None = None
     finish: Finish | None = None
     """None: the caller gets the hypotheses as they are."""
-    future: Future[Any] = field(default_factory=Future)
+    future: Answer = field(default_factory=Answer)
     """Ends with what `finish` makes."""
     submitted: float = field(default_factory=time.monotonic)
     started: float = 0.0
@@ -71,12 +86,14 @@ class Job:
     """Target tokens that `progress` was given last."""
     longest: int = field(init=False)
     """Positions that its caches may need for a row: of the source, or of the longest target."""
-    watched: bool = field(init=False)
-    """Whether the search has to see every step: the sentence has `progress`, a prefix or banned tokens."""
 
     def __post_init__(self) -> None:
         self.longest = max(len(self.source), self.rules.limit)
-        self.watched = self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)
+
+    @property
+    def watched(self) -> bool:
+        """Whether the search has to see every step: the sentence has `progress`, a prefix or banned tokens."""
+        return self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)
 
     def report(self, tokens: tuple[int, ...]) -> None:
         """Gives the caller the tokens that are certain."""

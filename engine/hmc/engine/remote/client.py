@@ -343,22 +343,22 @@ class RemoteEngine(LevelEngine):
             for job in queue.clear():
                 set_exception(job.future, UnavailableError(LOST))
             return
-        messages: list[Message] = []
         with queue.changed:
             before = queue.interactive, queue.others
-            while queue.ready:
-                job = queue.first()
-                rows = self._rows[job.mode.interactive]
-                if rows and rows + job.mode.rows > self._most:
-                    break
-                queue.take()
-                self._rows[job.mode.interactive] = rows + job.mode.rows
-                messages.append(self._message(job))
+            messages = [self._message(job) for job in queue.take(self._starts)]
             if messages:
                 queue.looked(*before, idle=len(self._sent) == len(messages))
                 queue.announce_space()
         if messages:
             self._engines.send(messages)
+
+    def _starts(self, job: Job) -> bool:
+        """Whether the engine has rows for another sentence; they are then taken."""
+        rows = self._rows[job.mode.interactive]
+        if rows and rows + job.mode.rows > self._most:
+            return False
+        self._rows[job.mode.interactive] = rows + job.mode.rows
+        return True
 
     def _message(self, job: Job) -> Submit:
         number = next(_numbers)

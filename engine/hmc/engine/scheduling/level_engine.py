@@ -136,7 +136,7 @@ class LevelEngine(ABC):
         self._check(options)
         job = plan_job(self._traits, source, options, constraints or Constraints(), progress, priority=priority)
         job.finish = finish
-        job.future.add_done_callback(self._note_cancellation)
+        job.future.on_cancel = self._note_cancellation
         if within_s is not None and not self.pending:
             within_s = None
         can_start = self.queue.put(job, priority, block=block, caller=caller, within_s=within_s, follows=follows)
@@ -171,15 +171,14 @@ class LevelEngine(ABC):
     ) -> list[Future[Any]]:
         """Queues sentences that `planner` has planned, at less cost for each than `submit`. Where one is refused, none
         is queued. Raises as `submit`."""
+        note = self._note_cancellation
         for job in jobs:
-            job.future.add_done_callback(self._note_cancellation)
+            job.future.on_cancel = note
         all_can_start = self.queue.put_all(jobs, priority, block=block, caller=caller)
         self._queued(set() if all_can_start else _variants(jobs))
         return [job.future for job in jobs]
 
     def _note_cancellation(self, future: Future[Any]) -> None:
-        if not future.cancelled():
-            return
         announce_cancellation(future)
         with self.queue.changed:
             if not self.queue.remove(future):

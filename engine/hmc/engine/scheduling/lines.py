@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from hmc.engine.decoding.job import Job
@@ -100,19 +100,25 @@ class FairLine:
         """Removes up to `most` sentences, in the order in which they start, until `starts` is false for the next one.
         Returns them."""
         taken: list[Job] = []
-        while len(taken) < most and (front := self._front()):
+        while most and (front := self._front()):
             name, turns = front
-            job = next(iter(turns.jobs.values()))
-            if not starts(job):
+            turn = most if len(self._callers) == 1 else 1
+            weights = sum(each.weight for each in self._callers.values())
+            most -= turn
+            began = len(taken)
+            for job in islice(turns.jobs.values(), turn):
+                if not starts(job):
+                    most = 0
+                    break
+                taken.append(job)
+                work = cost(job)
+                self._now = max(turns.begins, self._now + work / weights)
+                turns.begins += work / turns.weight
+            if len(taken) == began:
                 break
-            taken.append(job)
-            del turns.jobs[job.future]
-            del self._owners[job.future]
-            work = cost(job)
-            alone = len(self._callers) == 1
-            weights = turns.weight if alone else sum(each.weight for each in self._callers.values())
-            self._now = max(turns.begins, self._now + work / weights)
-            turns.begins += work / turns.weight
+            for job in taken[began:]:
+                del turns.jobs[job.future]
+                del self._owners[job.future]
             if turns.jobs:
                 turns.number = next(self._numbers)
                 heapq.heapreplace(self._heap, (turns.begins, turns.number, name))

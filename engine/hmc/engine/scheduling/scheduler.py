@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from hmc.engine.decoding.job import Job, Mode
@@ -118,15 +120,14 @@ class Scheduler:
         self._slices.count(self._stepping, self._clock() - self._began)
         if not left:
             return
-        gone: dict[Mode, list[Job]] = {}
-        for job in left:
-            gone.setdefault(job.mode, []).append(job)
         with self._queue.changed:
-            for mode, jobs in gone.items():
+            for mode, of_mode in groupby(left, attrgetter("mode")):
                 running = self._running[mode]
-                for job in jobs:
+                need = 0
+                for job in of_mode:
                     running.pop(job.future, None)
-                self._resize(mode, max(map(self._budget.need, jobs)))
+                    need = max(need, self._budget.need(job))
+                self._resize(mode, need)
             if self._cancelled:
                 self._cancelled.difference_update(job.future for job in left)
 
@@ -240,9 +241,10 @@ class Scheduler:
                 tokens -= len(job.source)
             return True
 
-        for job in queue.take(starts):
-            started.setdefault(job.mode, []).append(job)
-            self._running.setdefault(job.mode, {})[job.future] = job
+        for mode, jobs in groupby(queue.take(starts), attrgetter("mode")):
+            new = {job.future: job for job in jobs}
+            started.setdefault(mode, []).extend(new.values())
+            self._running.setdefault(mode, {}).update(new)
         queue.announce_space()
         return started
 

@@ -129,7 +129,10 @@ class Worker(threading.Thread):
             elif _is_finite(decoded):
                 seen.append((len(job.source), len(decoded.hypotheses[0].ids) + 1, decoded.compute_s))
                 self._failures = 0
-                calls.append(partial(answer, job, decoded))
+                if job.finish is None:
+                    calls.append(partial(set_result, job.future, decoded))
+                else:
+                    calls.append(partial(answer, job, decoded))
             else:
                 self.work.failed += 1
                 self._failures += 1
