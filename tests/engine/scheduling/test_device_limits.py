@@ -13,7 +13,6 @@ from tests.tiny import tiny_architecture, tiny_checkpoint_at
 
 from hmc.compiler import LevelRequest, compile_bundle
 from hmc.engine.decoding.constraints import Constraints
-from hmc.engine.scheduling.warm_up import warm_up
 from hmc.serving import DecodeOptions
 
 ARCH = tiny_architecture(max_positions=40)
@@ -37,7 +36,7 @@ def test_sentences_of_all_positions_of_a_model(beam: int, tmp_path: Path) -> Non
     """The rooms of caches are rounded up, but the model has no embedding for the positions that this adds."""
     requests = [(source, DecodeOptions(beam_size=beam)) for source in sentences([40, 33, 39, 2, 40])]
     engines = [engine_of(path, level="full") for path in both_forms(tmp_path)]
-    warm_up(engines[0])
+    engines[0].warm_up()
     found, expected = (decode(engine, requests) for engine in engines)
     progress = [engines[0].submit(*request, Constraints(), print) for request in requests]
     on_host = [future.result(GUARD_S).hypotheses for future in progress]

@@ -16,7 +16,6 @@ from hmc.artifact import InvalidArtifactError, InvalidRequestError, read_manifes
 from hmc.engine.decoding.job import Mode
 from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.sessions import LevelSessions
-from hmc.engine.scheduling import warm_up
 from hmc.engine.scheduling.batch import HostBatch
 from hmc.engine.scheduling.engine import Engine
 from hmc.serving import DecodeOptions
@@ -89,7 +88,7 @@ def test_one_replica_can_be_used_alone(
 def test_warming_up_reaches_every_replica(
     replicas: list[LevelSessions], engine: Engine, ran_on: list[tuple[LevelSessions, Mode]]
 ) -> None:
-    warm_up.warm_up(engine)
+    engine.warm_up()
     for replica in replicas:
         assert {mode.rows for sessions, mode in ran_on if sessions is replica} == {1, 4}
         assert "greedy" in replica.decoders

@@ -34,7 +34,7 @@ from hmc.engine.remote.frames import (
     Open,
     Opened,
     Refused,
-    Release,
+    ReleaseMemory,
     States,
     Submit,
     decoded_of,
@@ -315,7 +315,7 @@ class RemoteEngine(LevelEngine):
         """The engine does so when it opens the level."""
 
     def release_memory(self) -> None:
-        self._engines.send([Release(self.opens.level)])
+        self._engines.send([ReleaseMemory(self.opens.level)])
 
     def close(self, drain: bool = True) -> None:
         queue = self.queue

@@ -70,7 +70,7 @@ class Cancel(Message, tag=3, frozen=True):
     sentence: int
 
 
-class Release(Message, tag=4, frozen=True):
+class ReleaseMemory(Message, tag=4, frozen=True):
     """The front wants unused memory of a level to be given back."""
 
     level: int
@@ -119,7 +119,7 @@ class States(Message, tag=7, frozen=True):
     """Of the engine's process, of its own and not shared with others."""
 
 
-class Hypothesis(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class SentHypothesis(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """See `hmc.engine.requests.results.DecodedHypothesis`."""
 
     ids: tuple[int, ...]
@@ -136,7 +136,7 @@ class Done(Message, tag=8, frozen=True):
     sentence: int
     queue_s: float
     compute_s: float
-    hypotheses: list[Hypothesis]
+    hypotheses: list[SentHypothesis]
 
 
 class Certain(Message, tag=9, frozen=True):
@@ -166,7 +166,7 @@ class Closed(Message, tag=11, frozen=True):
     level: int
 
 
-FromFront = Open | Submit | Cancel | Release | Close
+FromFront = Open | Submit | Cancel | ReleaseMemory | Close
 FromEngine = Opened | States | Done | Certain | Refused | Closed
 T = TypeVar("T")
 _from_front = msgspec.msgpack.Decoder(list[FromFront])
@@ -227,7 +227,7 @@ def done(sentence: int, decoded: Decoded) -> Done:
     hypotheses = []
     for each in decoded.hypotheses:
         attention = b"" if each.attention is None else np.ascontiguousarray(each.attention, np.float32).tobytes()
-        hypotheses.append(Hypothesis(each.ids, each.score, each.complete, each.token_scores, attention))
+        hypotheses.append(SentHypothesis(each.ids, each.score, each.complete, each.token_scores, attention))
     return Done(sentence, decoded.queue_s, decoded.compute_s, hypotheses)
 
 

@@ -32,7 +32,7 @@ from hmc.engine.remote.frames import (
     Message,
     Open,
     Opened,
-    Release,
+    ReleaseMemory,
     States,
     Submit,
     done,
@@ -209,7 +209,7 @@ class Front:
                     self._aside(self._open, message)
                 case Close():
                     self._aside(self._close, message.level)
-                case Release():
+                case ReleaseMemory():
                     self._aside(self._release, message.level)
         for alike in plain.values():
             self._submit_all(alike)

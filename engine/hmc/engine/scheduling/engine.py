@@ -139,7 +139,10 @@ class Engine(LevelEngine):
         return tuple(memory_of(r.device).use() for r in self.replicas if r.device.kind != "cpu")
 
     def warm_up(self) -> None:
-        warm_up(self)
+        warm_up(self, self.replicas, self.only)
+        self.queue.speed.forget()  # the first sentences are slow
+        for worker in self.workers:
+            worker.work = Work()
 
     def release_memory(self) -> None:
         for replica in self.replicas:

@@ -242,7 +242,7 @@ class Scheduler:
             return True
 
         for mode, jobs in groupby(queue.take(starts), attrgetter("mode")):
-            new = {job.future: job for job in jobs}
+            new: dict[Future[Any], Job] = {job.future: job for job in jobs}
             started.setdefault(mode, []).extend(new.values())
             self._running.setdefault(mode, {}).update(new)
         queue.announce_space()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
 from hmc.engine.decoding.constraints import Constraints
 from hmc.engine.requests.caller import Priority
 from hmc.engine.requests.options import DecodeOptions, Sampling
-from hmc.engine.requests.work import Work
 from hmc.engine.runtime.sessions import LevelSessions
-
-if TYPE_CHECKING:  # that module imports this one
-    from hmc.engine.scheduling.engine import Engine
+from hmc.engine.scheduling.level_engine import LevelEngine
 
 TOKENS = (4, 24, 48)
 """Source lengths translated with each of the usual searches."""
@@ -21,7 +19,11 @@ MOST = 8
 """Most tokens of each translation."""
 
 
-def warm_up(engine: Engine) -> None:
+Only = Callable[[LevelSessions], AbstractContextManager[None]]
+"""Within its `with` block no sentence starts on any other replica."""
+
+
+def warm_up(engine: LevelEngine, replicas: Sequence[LevelSessions], only: Only) -> None:
     """Translates sentences of several lengths greedily and with the default beam, on every device. The first requests
     then find the graphs of both open and their memory allocated.
 
@@ -32,18 +34,15 @@ def warm_up(engine: Engine) -> None:
 
     Raises what a sentence raises, such as FailedPreconditionError if the device has too little memory.
     """
-    for replica in engine.replicas:
-        with engine.only(replica):
+    for replica in replicas:
+        with only(replica):
             if replica.device_form:
                 for future in _other_kinds(engine, replica):
                     future.result()
             _usual_kinds(engine, replica)  # last: a device holds the pools of a few modes, of which these stay
-    engine.queue.speed.forget()  # the first sentences are slow
-    for worker in engine.workers:
-        worker.work = Work()
 
 
-def _usual_kinds(engine: Engine, replica: LevelSessions) -> None:
+def _usual_kinds(engine: LevelEngine, replica: LevelSessions) -> None:
     replica.warming_up = replica.device_form
     try:
         for priority in tuple(Priority) if replica.device_form else (Priority.INTERACTIVE,):
@@ -61,7 +60,7 @@ def _source(sessions: LevelSessions, tokens: int) -> list[int]:
     return [*[arch.unk_id] * min(tokens, arch.max_positions - 1), arch.eos_id]
 
 
-def _other_kinds(engine: Engine, sessions: LevelSessions) -> Iterator[Future[Any]]:
+def _other_kinds(engine: LevelEngine, sessions: LevelSessions) -> Iterator[Future[Any]]:
     """Sampling, alignment, and scoring of a given translation; those of them that the level has."""
     source, unknown = _source(sessions, TOKENS[0]), sessions.arch.unk_id
     if sessions.has("sampling"):
