@@ -34,7 +34,6 @@ KINDS = {
 }
 Attention: TypeAlias = ops.AttendEncoder | ops.StoreSource | ops.AttendSelf | ops.AttendSource
 ACTIVATIONS = {None: 0, "relu": 1, "swish": 2, "gelu": 3}
-RULES = np.dtype(c.RulesStruct)
 MOST_THREADS = 64
 """Of a batch."""
 
@@ -268,7 +267,7 @@ class Ended(NamedTuple):
 class _Buffer:
     """Memory that C writes and reads, used again and again: to make an array for each call would take longer."""
 
-    def __init__(self, dtype: type[np.generic]) -> None:
+    def __init__(self, dtype: npt.DTypeLike) -> None:
         self.array = np.empty(64, dtype)
         self.address = self.array.ctypes.data
 
@@ -279,8 +278,8 @@ class _Buffer:
             self.address = self.array.ctypes.data
         return self.address
 
-    def of(self, numbers: Sequence[int]) -> int:
-        """The address of these numbers."""
+    def of(self, numbers: Sequence[Any]) -> int:
+        """The address of these numbers; of tuples, where each is of several numbers."""
         address = self.room(len(numbers))
         self.array[: len(numbers)] = numbers
         return address
@@ -312,6 +311,7 @@ class NativeBatch:
         """Tokens of each sentence's list, in a level with lists."""
         self._library = level.library
         self._numbers = _Buffer(np.int32)
+        self._rules = _Buffer(np.dtype(c.RulesStruct))
         self._starts = _Buffer(np.int32)
         self._list_starts = _Buffer(np.int32)
         self._places = _Buffer(np.int32)
@@ -347,9 +347,7 @@ class NativeBatch:
         most = self.level.arch.max_positions
         powers = {exponent: _powers(exponent, most) for exponent in {rule.length_penalty for rule in rules}}
         addresses = {exponent: ctypes.addressof(array) for exponent, array in powers.items()}
-        structs = np.array(
-            [(rule.limit, rule.min_length, rule.enough or 0, addresses[rule.length_penalty]) for rule in rules], RULES
-        )
+        structs = [(rule.limit, rule.min_length, rule.enough or 0, addresses[rule.length_penalty]) for rule in rules]
         given: tuple[int | None, int | None] = (None, None)
         if lists:
             if len(lists) != len(sources):
@@ -358,7 +356,7 @@ class NativeBatch:
             given = self._list_starts.of([0, *accumulate(map(len, lists))]), listed.ctypes.data
         result = self._library.hmc_admit(
             self._handle, len(sources), self._starts.of([0, *accumulate(lengths)]), self._tokens.of(tokens),
-            structs.ctypes.data, *given,
+            self._rules.of(structs), *given,
         )  # fmt: skip
         _check(result, "admit sentences")
         self.count += len(sources)

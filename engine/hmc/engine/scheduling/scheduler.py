@@ -85,10 +85,12 @@ class Scheduler:
                     return Plan(evicted, {})
                 queue.changed.wait(self._budget.next_eviction(self._clock()))
                 idle = True
-            self._free = self._free_rows()
-            full = not self._free or self._policy.holds_back(self._free, queue.ready, queue.interactive)
-            waits = self._running and full
-            started = {} if waits or self._paused or not queue.ready else self._start_and_measure(idle=idle)
+            started: dict[Mode, list[Job]] = {}
+            if queue.ready and not self._paused:
+                free = self._free_rows()
+                full = not free or self._policy.holds_back(free, queue.ready, queue.interactive)
+                if not (self._running and full):
+                    started = self._start_and_measure(free, idle=idle)
         return Plan(self._budget.evict(self._clock()) if self._budget.any_empty else [], started)
 
     def upcoming(self, mode: Mode) -> list[Job]:
@@ -202,29 +204,33 @@ class Scheduler:
 
     # ---- admission ----
 
-    def _start_and_measure(self, *, idle: bool) -> dict[Mode, list[Job]]:
+    def _start_and_measure(self, free: int, *, idle: bool) -> dict[Mode, list[Job]]:
         interactive, others = self._queue.interactive, self._queue.others
-        started = self._start()
+        started = self._start(free)
         self._queue.looked(interactive, others, idle=idle)
         return started
 
-    def _start(self) -> dict[Mode, list[Job]]:
-        """Takes the sentences that start now from the queue. Leaves an equal part to each other worker that is idle."""
-        queue, free, started = self._queue, self._free_rows(), dict[Mode, list[Job]]()
-        mode = queue.first().mode
-        waiting, interactive = queue.ready * mode.rows, queue.interactive * mode.rows
+    def _start(self, free: int) -> dict[Mode, list[Job]]:
+        """Takes the sentences that start now from the queue. Leaves an equal part to each other worker that is idle.
+        free: rows that no sentence uses."""
+        queue = self._queue
+        started: dict[Mode, list[Job]] = {}
+        first = queue.first()
+        mode = first.mode
+        ready = queue.ready
+        waiting = ready * mode.rows
+        interactive = queue.interactive * mode.rows
         if self._policy.holds_back(free, waiting, interactive):
             return started
-        room, most = self._budget.room(mode, self._budget.need(queue.first()))
+        room, most = self._budget.room(mode, self._budget.need(first))
         if self._policy.holds_back(min(free, room), waiting, interactive, most):
             self._too_long = free, queue.interactive
             return started
         saving = self._policy.saves_rows(free, waiting)
         others = [each for each in self._workers if each is not self]
         idle = sum(not (each._running or each._paused or each._resting) for each in others)
-        left_over = queue.ready - -(-queue.ready // (1 + idle))
+        sentences = -(-ready // (1 + idle))
         self._too_long = None
-        sentences = queue.ready - left_over
         tokens = max(MOST_AT_ONCE, 32 * self.max_rows)
 
         def starts(job: Job) -> bool:
