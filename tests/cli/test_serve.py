@@ -76,15 +76,16 @@ def load(*_):
     print("loading", flush=True)
     threading.Event().wait()  # nothing sets it
 
-app.translator_factory = lambda settings: load
-sys.argv = ["hmc", "serve", sys.argv[1], "--port", "0"]
+app.translator_factory = lambda *_: load
+sys.argv = ["hmc", "serve", sys.argv[1], "--port", "0", "--fronts", sys.argv[2]]
 from hmc.cli.main import main
 main()
 """
 
 
-def test_a_second_signal_ends_a_process_that_loads(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LOADS_FOREVER, str(write_bundle(tmp_path / "b"))]
+@pytest.mark.parametrize("fronts", ["0", "1"])
+def test_a_second_signal_ends_a_process_that_loads(tmp_path: Path, fronts: str) -> None:
+    command = [sys.executable, "-c", LOADS_FOREVER, str(write_bundle(tmp_path / "b")), fronts]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None
     assert process.stderr is not None
