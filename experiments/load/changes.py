@@ -10,7 +10,8 @@ anew, with the token that is valid by then. Meanwhile, in turn until the time is
 - both servers reload the other bundle;
 - both get another certificate and key, and SIGHUP;
 - the tokens file gets a new token, then callers move to it, then the file loses the old one;
-- one server gets SIGTERM and ends; it is started again when it has drained.
+- one server gets SIGTERM and ends; it is started again when it has drained;
+- the engine's process of the other one, and then one of its two fronts, is killed.
 
 A call fails if the client raises. An answer is wrong if it is not exactly what its level translates with the bundle
 version that the answer names; what is right is translated beforehand, in this process.
@@ -30,8 +31,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from experiments.load.served import HMC
 from experiments.support.script import machine_report, run_script, write_report
@@ -41,6 +45,7 @@ from hmc.artifact.errors import HmcError
 from hmc.benchmark.measure.text import TestSet
 from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import Client
+from hmc.serving.server.processes.engine import SOCKET
 from hmc.serving.translator import Translator
 
 TEXTS = 50
@@ -93,8 +98,9 @@ class Files:
 class Server:
     """`hmc serve` on a port of its own, which it keeps when it is started again."""
 
-    def __init__(self, bundle: Path, root: Path, level: str, files: Files) -> None:
+    def __init__(self, bundle: Path, root: Path, level: str, files: Files, fronts: int) -> None:
         self._bundle, self._root, self._level, self._files, self.port = bundle, root, level, files, 0
+        self._fronts = fronts
         self.start()
 
     def start(self) -> None:
@@ -110,7 +116,17 @@ class Server:
             "--device",
             "cpu",
         ]
-        how += ["--port", str(self.port), "--levels", self._level, "--bundle-root", str(self._root), "--json"]
+        how += [
+            "--fronts",
+            str(self._fronts),
+            "--port",
+            str(self.port),
+            "--levels",
+            self._level,
+            "--bundle-root",
+            str(self._root),
+            "--json",
+        ]
         self._process = subprocess.Popen([*HMC, "serve", str(self._bundle), *how], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         if not (line := self._process.stdout.readline()):
@@ -127,6 +143,16 @@ class Server:
     def read_files(self) -> None:
         """Makes the server look at its files now."""
         self._process.send_signal(signal.SIGHUP)
+
+    def kill(self, *, engine: bool) -> None:
+        """Kills the engine's process, or else a front that is a process of its own."""
+        for child in psutil.Process(self._process.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                listens = any(str(each.laddr).endswith(SOCKET) for each in child.net_connections("unix"))
+                if "spawn_main" in " ".join(child.cmdline()) and listens == engine:
+                    child.kill()
+                    return
+        raise WorkerError("there is no such process")
 
     def stop(self) -> None:
         """Sends SIGTERM and waits for the end."""
@@ -206,7 +232,22 @@ def changes(servers: list[Server], files: Files, bundles: list[Path]) -> list[tu
         servers[1].stop()
         servers[1].start()
 
-    return [("reload", reload), ("certificate", certificate), ("token", token), ("SIGTERM", restart)]
+    def kill_engine() -> None:
+        servers[0].kill(engine=True)
+        time.sleep(2 * PAUSE_S)  # it loads its levels again
+
+    def kill_front() -> None:
+        servers[0].kill(engine=False)
+        time.sleep(2 * PAUSE_S)
+
+    return [
+        ("reload", reload),
+        ("certificate", certificate),
+        ("token", token),
+        ("SIGTERM", restart),
+        ("engine killed", kill_engine),
+        ("front killed", kill_front),
+    ]
 
 
 def right_answers(bundles: list[Path], level: str, texts: list[str], beam: int) -> dict[str, dict[str, str]]:
@@ -214,7 +255,7 @@ def right_answers(bundles: list[Path], level: str, texts: list[str], beam: int) 
     found: dict[str, dict[str, str]] = {}
     for bundle in bundles:
         with Translator(bundle, level, device="cpu") as translator:
-            answers = translator.translate(texts, DecodeOptions(beam_size=beam), segmentation="none")
+            answers = translator.translate(texts, DecodeOptions(beam_size=beam))
         found[read_manifest(bundle).version] = {t: a.text for t, a in zip(texts, answers, strict=True)}
     if len(found) < len(bundles) or len({json.dumps(each) for each in found.values()}) < len(bundles):
         raise WorkerError("the bundles translate alike: give bundles of different weights")
@@ -242,7 +283,7 @@ def main() -> None:
         texts = list(dict.fromkeys(TestSet.read(options.source).texts))[:TEXTS]
         right = right_answers(bundles, options.level, texts, options.beam)
         files = Files(root)
-        servers = [Server(bundles[0], root, options.level, files) for _ in range(2)]
+        servers = [Server(bundles[0], root, options.level, files, fronts) for fronts in (2, 1)]
         callers = Callers(servers, files, right, options.beam)
         callers.start(options.callers)
         end = time.monotonic() + options.seconds
