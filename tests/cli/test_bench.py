@@ -110,7 +110,7 @@ def test_what_is_read_is_not_written_over(tiny_bundle: Path, tmp_path: Path, src
         ("--out", bundle / "bundle.json"),
         ("--plot", bundle / "full" / "p.svg"),
     ):
-        refused(run(bundle, "--source", src, "--reference", ref, *SMALL, option, out), "would be written over")
+        refused(run(bundle, "--source", src, "--reference", ref, *SMALL, option, out), "would overwrite")
     assert before == {path: path.read_bytes() for path in before}
     both = ("--out", tmp_path / "p.svg", "--plot", tmp_path / "p.svg")
     assert "which is --out's file too" in run(bundle, "--source", src, "--reference", ref, *SMALL, *both).stderr

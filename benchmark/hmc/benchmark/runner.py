@@ -131,7 +131,7 @@ def _recorded(levels: Sequence[Level], conditions: Conditions) -> dict[str, Qual
 
 
 def check_recordable(settings: BenchmarkSettings) -> None:
-    """Raises InvalidRequestError, before anything is measured, for what `record` would refuse."""
+    """Raises InvalidRequestError, before anything is measured, for results that `record` would refuse."""
     if settings.ref is None:
         return
     test_set = TestSet.read(settings.src, settings.ref, name=settings.test_set_name, limit=settings.limit)

@@ -57,7 +57,7 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that the benchmark was asked to find."""
+    """One check of the self-test."""
 
     name: str
     expected: str

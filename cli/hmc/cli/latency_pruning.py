@@ -28,9 +28,8 @@ def prune_by_latency(
 ) -> None:
     """Carries out the command.
 
-    targets: speed-ups and milliseconds, as users write them. serving: what serves, precision, batch, beam and
-    threads. text:
-    training corpora, dev corpus and files of source text.
+    targets: speed-ups and milliseconds, as users write them. serving: device, precision, batch, beam and threads with
+    which the model will be served. text: training corpora, dev corpus and files of source text.
     """
     import json
     from dataclasses import asdict

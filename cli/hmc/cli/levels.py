@@ -104,8 +104,8 @@ def _print_program(bundle: Path | None, level: str, json_output: bool) -> None:
     chosen = manifest.level(level)
     if program_path(level) not in chosen.files:
         raise InvalidRequestError(
-            f"level {level!r} has no step program: it was compiled before there were any, or its weights have 4 bits; "
-            "ONNX Runtime serves it"
+            f"level {level!r} has no step program: it was compiled before HMC had step programs, or its "
+            "weights have 4 bits; ONNX Runtime serves it"
         )
     found = read_program(bundle, level)
     if json_output:

@@ -89,7 +89,7 @@ def command(
 
 
 def in_file(error: InvalidRequestError, start: int) -> str:
-    """An error about a text or a reference of a call, as one about a line of the file.
+    """Turns an error about a text or a reference of a call into an error about a line of the file.
 
     start: index of the line that is text 0. Of several violations, the first is named.
     """

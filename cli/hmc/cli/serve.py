@@ -19,7 +19,7 @@ LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION, SECURITY, LIMITS, RAY = (
 
 @dataclass(frozen=True)
 class OperationOptions:
-    """Where the server listens, and what it tells."""
+    """Where the server listens, and how it reports."""
 
     host: Annotated[
         str | None,
@@ -201,7 +201,7 @@ class LevelOptions:
 
 @dataclass(frozen=True)
 class CapacityOptions:
-    """How much is taken at a time."""
+    """How much the server takes at a time."""
 
     queue_size: Annotated[
         int | None,

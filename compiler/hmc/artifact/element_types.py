@@ -29,7 +29,7 @@ class ElementType:
 
     @property
     def host(self) -> np.dtype[Any]:
-        """NumPy's type for it. The host holds bfloat16 as its 16 bits."""
+        """NumPy's type for it. The host keeps bfloat16 as integers of 16 bits."""
         return np.dtype("uint16" if self.name == "bfloat16" else self.name)
 
 

@@ -98,7 +98,7 @@ class DeviceUnavailableError(HmcError):
 
 
 class FailedPreconditionError(HmcError):
-    """What was asked makes sense, but not in the present state; the message says what to change first."""
+    """The request makes sense, but not in the present state. The message says what to change first."""
 
 
 class LevelNotLoadedError(FailedPreconditionError):
@@ -118,7 +118,7 @@ class UnavailableError(RetryableError):
 
 
 class UnauthenticatedError(HmcError):
-    """The service wants a token, and got none or a wrong one."""
+    """The service requires a token, and got no token or a wrong one."""
 
 
 class PermissionDeniedError(HmcError):
@@ -177,8 +177,8 @@ def plain_problem(problem: ErrorDetails) -> str:
 def renamed(message: str, names: Mapping[str, str]) -> str:
     """A message about fields, with the names that its reader knows: `beam_size 0: …` becomes `--beam 0: …`.
 
-    names: field → its other name. A field of one word, such as `port`, is one only where it begins the message and its
-    value follows; elsewhere it is a word of the language.
+    names: field → its other name. A field of one word, such as `port`, is replaced only where it begins the message and
+    its value follows. Elsewhere it is an ordinary word.
     """
     if not names:
         return message

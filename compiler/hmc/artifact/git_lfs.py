@@ -21,7 +21,7 @@ def is_pointer(content: Path | bytes) -> bool:
 
 
 def why(content: Path | bytes, otherwise: str) -> str:
-    """What is wrong with a file that could not be used, after its name in a message: that it is a pointer, or else
+    """The problem of a file that could not be used, for a message after its name: it is a pointer, or else
     `otherwise`."""
     return IS_POINTER if is_pointer(content) else otherwise
 

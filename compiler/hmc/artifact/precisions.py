@@ -19,7 +19,7 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True)
 class PrecisionTraits:
-    """What the rest of HMC needs to know about one precision."""
+    """The properties of one precision that the rest of HMC uses."""
 
     device: Device
     """Where its levels run."""

@@ -124,7 +124,7 @@ def p_value(
     Raises InvalidRequestError for a seed that sacreBLEU cannot repeat, ValueError for different numbers of sentences.
     """
     if len(system) != len(baseline):
-        raise ValueError(f"{len(system)} and {len(baseline)} sentences: a paired test needs the same ones")
+        raise ValueError(f"{len(system)} and {len(baseline)} sentences: a paired test needs the same sentences")
     # Matrices of float64 are multiplied much faster than those of integers, and sums of counts are as exact.
     system = np.asarray(system, np.float64)
     baseline = np.asarray(baseline, np.float64)
@@ -159,7 +159,7 @@ def difference(
     system, baseline: `[N, K]`. Raises ValueError for different numbers of sentences.
     """
     if len(system) != len(baseline):
-        raise ValueError(f"{len(system)} and {len(baseline)} sentences: a paired interval needs the same ones")
+        raise ValueError(f"{len(system)} and {len(baseline)} sentences: a paired interval needs the same sentences")
     resampler = Resampler(len(system), resamples, seed)
     resampled = score(resampler.totals(system)) - score(resampler.totals(baseline))
     value = float(score(system.sum(axis=0)) - score(baseline.sum(axis=0)))

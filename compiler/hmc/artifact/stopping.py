@@ -67,7 +67,7 @@ def stoppable(kept: Callable[[], str], speaks: Callable[[], bool] = lambda: True
     """In the block SIGTERM and Ctrl-C raise `Stopped`; `kept` says what is kept and what to do, unless an inner block
     said it. A signal that the process ignores stays ignored. Handlers are restored at the end.
 
-    speaks: whether this process says that a signal was noted: one of several does.
+    speaks: whether this process prints that a signal was noted. One of several processes does.
     """
     state = _stopping
     before = dict[int, Any]()
@@ -94,7 +94,7 @@ def stoppable(kept: Callable[[], str], speaks: Callable[[], bool] = lambda: True
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """In the block signals are noted. One that the block did not heed raises `Stopped` at its end, unless a block
+    """In the block signals are noted. If a signal came in the block, `Stopped` is raised at its end, unless a block
     around it defers too."""
     with _raising(False):
         yield
@@ -102,7 +102,8 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """In the block signals raise `Stopped`, also inside `deferred`; one that was noted before raises at the start."""
+    """In the block signals raise `Stopped`, also inside `deferred`; a signal that was noted before raises it at the
+    start."""
     with _raising(True):
         yield
 

@@ -36,7 +36,7 @@ class DerivedArrays:
         return made
 
     def given(self, make: Callable[[Array], Made], source: Array, made: Made) -> None:
-        """Says what `of(make, source)` returns from now on, in place of what `make` would make of this array."""
+        """Sets what `of(make, source)` returns from now on, instead of a call of `make`."""
         self._keep((make, id(source)), made, (source,))
 
     def _keep(self, key: tuple[Any, ...], made: Any, sources: Sequence[Array]) -> None:

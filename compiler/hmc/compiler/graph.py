@@ -54,7 +54,7 @@ class GraphBuilder:
     def weight(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
         """The initializer `name`, which holds `array` itself, not a copy. Asking again returns the same value.
 
-        Raises ValueError where the name already stands for other numbers.
+        Raises ValueError if the name already stands for other numbers.
         """
         if name in self.initializers:
             value = self.initializers[name]

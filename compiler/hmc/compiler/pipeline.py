@@ -102,7 +102,7 @@ class LevelSource:
 
     def share_scales(self, model: SlimModel) -> None:
         """Quantises W_O of nested levels by the scales of the widest level. The integers of a level are then the first
-        rows of the widest level's. What a scale of W_Q, W_K and W_V is for has no other heads anyway."""
+        rows of the widest level's. The scales of W_Q, W_K and W_V belong to single heads anyway."""
         wide = self._widest
         if wide is None or model.layout == wide.layout or model.order is None or wide.order is None:
             return

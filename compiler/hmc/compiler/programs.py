@@ -66,7 +66,7 @@ class Stored:
 
     @property
     def offset(self) -> int:
-        """Of its first element in the whole, in bytes."""
+        """Offset of its first element in the whole tensor, in bytes."""
         return 0 if self.outputs is None else self.outputs.start * self.whole.strides[int(self._columns)]
 
     @property

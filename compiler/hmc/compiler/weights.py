@@ -63,7 +63,7 @@ def head_scores(checkpoint: Checkpoint, asked: str, rank_by: Ranking | None = No
     """The scores by which a checkpoint's heads are ranked: the score that `rank_by` names, or else the first of
     BY_DEFAULT that it has.
 
-    asked: the option that needs them, for messages. Raises InvalidRequestError if the checkpoint lacks them.
+    asked: the option that needs the scores, for messages. Raises InvalidRequestError if the checkpoint lacks them.
     """
     scores = _scores(checkpoint, rank_by)
     if scores is None:
@@ -102,7 +102,7 @@ def _refuse(budget: HeadBudget, layout: HeadLayout, asked: str) -> None:
 
 @dataclass(frozen=True)
 class SlimModel:
-    """What the graphs of a level are written from."""
+    """The weights and the layout from which the graphs of a level are written."""
 
     arch: Architecture
     """The checkpoint's, but `head_dim` is the width that heads have in `tensors`."""

@@ -42,7 +42,8 @@ def best_tokens(logits: Float32, count: int) -> Ints:
 
 
 def penalise_repetition(logits: Float32, rows: Ints, thetas: Float32) -> Float32:
-    """Makes tokens that a row has less likely (Keskar et al. 2019, section 4.1), before probabilities are taken.
+    """Makes tokens that a row already has less likely (Keskar et al. 2019, section 4.1), before probabilities are
+    taken.
 
     rows `[R, M]`: token ids of each row, which may repeat; thetas `[R]`. A positive logit is divided by θ, a negative
     one is multiplied by it.
@@ -65,8 +66,8 @@ def draw(
     """Draws a token of each row from softmax(log P / temperature) over all tokens that are not banned.
 
     log_probs `[R, V]`; banned `[R, N]`, ids that may repeat; temperatures and uniforms `[R]`, uniforms in [0, 1).
-    exponential: computes what `exp` does, to the bit.
-    Returns the tokens `[R]` and all probabilities `[R, V]`; these are 0 in a row whose tokens are all banned.
+    exponential: a function with the results of `exp`, to the bit. Returns the tokens `[R]` and all probabilities `[R,
+    V]`; these are 0 in a row whose tokens are all banned.
 
     The token is the one at which the running sum of weights, in order of ids, exceeds uniform × total. The running sum
     is taken over blocks first, and then over the tokens of one block.

@@ -67,7 +67,7 @@ class OwnCaches:
         self.values: dict[int, Tensor] = {}
 
     def take(self, rows: Ints) -> None:
-        """Row r becomes what row rows[r] was."""
+        """Row r becomes the former row rows[r]."""
         for planes in (self.keys, self.values):
             for plane, cache in planes.items():
                 planes[plane] = cache[rows]
@@ -94,7 +94,7 @@ class OwnCaches:
 
 @dataclass
 class Step:
-    """What a step gives for its R rows."""
+    """The results of a step for its R rows."""
 
     logits: Float32
     """`[R, V]`. With shortlists `[R, L]`, L the longest list: of the tokens in the row's list, in their order, and −∞
@@ -115,7 +115,7 @@ class ReferenceLevel:
 
     @classmethod
     def open(cls, bundle: Path, level: str, arch: Architecture) -> ReferenceLevel:
-        """Opens a level of a bundle that was validated. Raises InvalidArtifactError where it has no program."""
+        """Opens a level of a bundle that was validated. Raises InvalidArtifactError if the level has no program."""
         program = read_program(bundle, level)
         return cls(program, arch, read_tensors(bundle, program))
 
@@ -139,8 +139,8 @@ class ReferenceLevel:
         return encoded
 
     def step(self, tokens: Ints, positions: Ints, own: OwnCaches, sources: Sequence[Source]) -> Step:
-        """One token of R rows. tokens `[R]`: the last of each; positions `[R]`: how many it has read before; sources:
-        of each row. The new keys and values are written to `own`."""
+        """One token of R rows. tokens `[R]`: the last of each; positions `[R]`: how many tokens each row has read
+        before; sources: of each row. The new keys and values are written to `own`."""
         values: dict[str, Float32] = {}
         attention: dict[int, list[Float32]] = {}
         for operation in self.program.step:

@@ -22,8 +22,8 @@ AnyExecutor = Executor | Literal["auto"]
 
 
 def executor_of(level: Level, asked: AnyExecutor, *, cpu: bool, native: bool) -> Executor:
-    """What runs a level where `asked` is "auto": the native executor for int8 on a CPU, where it was built (`native`)
-    and the level has a program; else ONNX Runtime. No batch and no measurement changes the choice, so two servers of
+    """The executor of a level. "auto" means the native executor for int8 on a CPU, if it was built (`native`) and the
+    level has a program, and otherwise ONNX Runtime. No batch and no measurement changes the choice, so two servers of
     one kind give the same answers."""
     if asked != "auto":
         return asked

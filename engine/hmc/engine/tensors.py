@@ -27,8 +27,8 @@ def _read(bundle: Path, place: TensorPlace) -> Tensor:
 
 
 def round_to(values: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.float32]:
-    """fp32 values as a type of 16 bits holds them, half to even. What is too large for float16 becomes the largest
-    number that it holds."""
+    """fp32 values as a type of 16 bits holds them, half to even. Numbers that are too large for float16 become its
+    largest number."""
     if kind == "float16":
         largest = np.float32(65504)
         clipped = np.where(np.isfinite(values), np.clip(values, -largest, largest), values)

@@ -67,7 +67,7 @@ class First:
 
 @contextmanager
 def taken_folder(out: Path, request: Mapping[str, Any], first: First) -> Iterator[None]:
-    """Makes `out` the folder of this request, or finds that it is; until the end no other process can take it.
+    """Makes `out` the folder of this request, unless it is already. Until the end no other process can take it.
 
     request: JSON values. Raises InvalidRequestError, which names the differences, for a folder of another request, for
     a folder with other files, and for one that another process is working in. Errors of a full disk, also inside the

@@ -127,8 +127,8 @@ def import_model(path: Path, *, source_language: str | None = None, target_langu
 
 
 def notes_of(config: CheckpointConfig) -> list[str]:
-    """What a user should know of an imported model, a sentence each: what its weights have lost, its own decoding
-    defaults, and its settings that HMC ignores."""
+    """Notes on an imported model, a sentence each: the losses of its weights, its own decoding defaults, and its
+    settings that HMC ignores."""
     decoding = config.provenance.get("generation", {})
     options = [f"{option} {decoding[name]}" for name, option in REQUEST_OPTIONS.items() if name in decoding]
     left = ignored(decoding, config.architecture)
@@ -145,7 +145,7 @@ def notes_of(config: CheckpointConfig) -> list[str]:
 
 
 def lossy_note(config: CheckpointConfig) -> str | None:
-    """What the weights of an imported model have lost where they were stored in integers; None for floats."""
+    """The losses of the weights of an imported model, if they were stored as integers. None for floats."""
     stored = config.provenance.get("weights")
     if stored not in ("int8", "int16"):
         return None

@@ -46,7 +46,7 @@ def test_every_type(kind: str, tmp_path: Path) -> None:
 
 def test_every_cut_is_noticed(tmp_path: Path) -> None:
     for length in range(len(WHOLE)):
-        with pytest.raises(HmcError, match=r"model\.bin .*copy or download it again|is of version"):
+        with pytest.raises(HmcError, match=r"model\.bin .*copy or download it again|has version"):
             read_binary(written(tmp_path, WHOLE[:length]))
 
 
@@ -68,7 +68,7 @@ def test_no_size_in_the_file_is_believed(tmp_path: Path) -> None:
 
 
 NAMED = {
-    "is of version 3 and not 6: convert the model again": struct.pack("<I", 3) + WHOLE[4:],
+    "has version 3 and not 6: convert the model again": struct.pack("<I", 3) + WHOLE[4:],
     "has 1 bytes after its end": WHOLE + b"\0",
     "is empty": b"",
     "holds n twice": binary([ARRAYS[2], ARRAYS[2]]),
@@ -76,7 +76,7 @@ NAMED = {
     "n stands for a/weight, which is no other array": binary(ARRAYS, [("n", "a/weight")]),
     "no name where one must be": binary([b"\3\0abc" + ARRAYS[0][11:]]),
     "a has 9 dimensions, more than 4": binary([string("a") + b"\x09" + bytes(60)]),
-    "a is of an unknown type \\(9\\)": binary([string("a") + b"\0" + b"\x09" + bytes(8)]),
+    "a has an unknown type \\(9\\)": binary([string("a") + b"\0" + b"\x09" + bytes(8)]),
     "a has the shape \\[\\] of float32, and 8 bytes": binary([string("a") + b"\0\0" + struct.pack("<I", 8) + bytes(8)]),
 }
 

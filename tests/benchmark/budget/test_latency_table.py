@@ -66,7 +66,7 @@ def test_every_model_takes_as_many_steps(tmp_path: Path, monkeypatch: pytest.Mon
     ("serving", "problem"),
     [
         (Serving("fp16"), "fp16 runs on CUDA"),
-        (Serving("fp32", batch=50), "only 12 sentences to time"),
+        (Serving("fp32", batch=50), "only 12 sentences can be timed"),
         (Serving("int8", on="cuda"), "--serve cuda counts programs of fp16, bf16, not of int8"),
         (Serving("int4", on="cpu"), "--serve cpu counts programs of fp32, int8, not of int4"),
     ],

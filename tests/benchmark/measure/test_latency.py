@@ -99,7 +99,7 @@ def test_every_setting_has_every_level(clock: Clock) -> None:
 def test_requests_keep_the_order_and_are_of_one_size() -> None:
     assert requests_of("abcde", 2) == [["a", "b"], ["c", "d"]]
     assert requests_of("abc", 3) == [["a", "b", "c"]]
-    with pytest.raises(InvalidRequestError, match="batch 8: there are only 3 sentences to time"):
+    with pytest.raises(InvalidRequestError, match="batch 8: only 3 sentences can be timed"):
         requests_of("abc", 8)
 
 

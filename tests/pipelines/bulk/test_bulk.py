@@ -194,7 +194,7 @@ def test_a_corpus_that_changes_meanwhile_is_told(level: BulkLevel, tmp_path: Pat
             files[1].write_text("A bird sings.\nA cat sleeps.\nA fox.\n")
 
     settings = replace(SETTINGS, shard_lines=1)
-    with pytest.raises(InvalidRequestError, match="changed while it was read: begin anew in another --out"):
+    with pytest.raises(InvalidRequestError, match="changed while it was read: run again with another --out"):
         translate_corpus([str(file) for file in files], str(tmp_path / "out"), level, settings, report=changing)
     files[1].write_text("A dog runs.\nA cat sleeps.\n")
     with pytest.raises(InvalidRequestError, match="sources changed while they were read"):

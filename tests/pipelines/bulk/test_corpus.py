@@ -104,7 +104,7 @@ def test_a_store(tmp_path: Path) -> None:
     ("name", "content", "field", "said"),
     [
         ("a.txt", None, None, r"a\.txt: no such file \(paths are relative"),
-        ("a.txt", b"", None, "there is no line to translate"),
+        ("a.txt", b"", None, "holds no line to translate"),
         ("a.gz", b"text", None, "not a whole gzip file"),
         ("a.gz", gzip.compress(b"text" * 999)[:-9], None, "not a whole gzip file"),
         ("a.txt", "text\n".encode("utf-16"), None, "is not UTF-8: convert it: iconv -f UTF-16"),

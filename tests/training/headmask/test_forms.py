@@ -46,7 +46,7 @@ def test_spellings() -> None:
         ("important:18,token,batch", "not several"),
         ("important:18,", "'' is unknown"),
         ("important:1.5/attention", "no whole number"),
-        ("random:18,signed", "signed belongs to important"),
+        ("random:18,signed", "signed is for `important`"),
         ("random:18,after=soon", "'after=soon' is unknown"),
     ],
 )

@@ -84,7 +84,7 @@ def test_an_interrupted_control_goes_on(folder: Path, tmp_path: Path) -> None:
     with after_updates(seen.append):
         train_control(folder / "c", [text(folder)], text(folder), tmp_path / "p", SETTINGS, 6)
     assert len(seen) == 2, "update 4 was saved"
-    with pytest.raises(InvalidRequestError, match="is of 6 steps, not 8; give the numbers of updates that it began"):
+    with pytest.raises(InvalidRequestError, match="has 6 steps, not 8; give the numbers of updates that it began"):
         train_control(folder / "c", [text(folder)], text(folder), tmp_path / "p", SETTINGS, 8)
 
 

@@ -76,9 +76,9 @@ def test_a_launcher_of_more_processes_than_the_run_has(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     tiny_checkpoint_at(tmp_path / "c")
-    with pytest.raises(InvalidRequestError, match=r"2 processes were started .* run is of 1"):
+    with pytest.raises(InvalidRequestError, match=r"2 processes were started .* run needs 1"):
         TrainingRun(recipe(corpus), tmp_path / "r")
-    with pytest.raises(InvalidRequestError, match=r"2 processes were started .* run is of 1"):
+    with pytest.raises(InvalidRequestError, match=r"2 processes were started .* run needs 1"):
         PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)
     assert not (tmp_path / "r").exists()
     assert not (tmp_path / "p").exists()
@@ -282,7 +282,7 @@ def test_dev_and_nested_steps_are_part_of_the_request(corpus: str, tmp_path: Pat
     run(other, 10)
     assert (request(out)["dev"], request(out)["nested_steps"]) == (other, 10)
     nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 2)
-    with pytest.raises(InvalidRequestError, match="is of 2 steps, not 1"):
+    with pytest.raises(InvalidRequestError, match="has 2 steps, not 1"):
         nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 1)
 
 

@@ -64,9 +64,9 @@ def compile_and_score(
 ) -> Manifest:
     """Writes the bundle `plan.out`, with the quality of every level that this machine can run in its manifest.
 
-    phase: opens the progress of a phase, compiling or scoring, from the number of its steps. warn: called with what
-    makes scores less certain. Raises InvalidRequestError, InvalidArtifactError and DeviceUnavailableError; `plan.out`
-    is then as it was before.
+    phase: opens the progress of a phase, compiling or scoring, from the number of its steps. warn: is called with each
+    reason that makes scores less certain. Raises InvalidRequestError, InvalidArtifactError and DeviceUnavailableError;
+    `plan.out` is then as it was before.
     """
     plan.check_scorable()
     steps = progress_steps(len(plan.requests), plan.precisions, shortlist=plan.shortlist is not None)

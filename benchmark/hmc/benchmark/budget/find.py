@@ -136,10 +136,10 @@ class LevelMeter:
         return candidate
 
     def judged(self, candidate: Candidate) -> Candidate:
-        """A measured candidate with its time by all that is known of the first level by now.
+        """A measured candidate. Its time uses all rounds of the first level so far.
 
-        Other work on the machine can only make a request slower. So of each request of the first level the fastest
-        round counts; the second fastest says how sure that is.
+        Other work on the machine can only make a request slower. So the fastest round of each request of the first
+        level counts. The second fastest round shows how certain it is.
         """
         if not self.first_rounds:
             return candidate

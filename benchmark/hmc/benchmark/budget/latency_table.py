@@ -54,7 +54,7 @@ def fit_table(
 ) -> LatencyTable:
     """Fits the costs to the observations that are not held out, and finds the errors on the held-out observations.
 
-    Errors are relative ones, so that small models count as much as large ones. checkpoint: digest of the model that the
+    Errors are relative, so that small models count as much as large ones. checkpoint: digest of the model that the
     observed ones were cut from. Raises InvalidRequestError when there are fewer observations than costs.
     """
     fitted = [o for o in observations if not o.held_out]
@@ -300,7 +300,7 @@ class _Request:
     def of(cls, checkpoint: Checkpoint, sentences: Sequence[str], serving: Serving) -> _Request:
         if len(sentences) < serving.batch:
             raise InvalidRequestError(
-                f"batch {serving.batch}: there are only {len(sentences)} sentences to time; give more text"
+                f"batch {serving.batch}: only {len(sentences)} sentences can be timed; give more text"
             )
         timed = list(sentences[: serving.batch * min(REQUESTS, len(sentences) // serving.batch)])
         tokenizer = open_tokenizer(checkpoint.tokenizer)

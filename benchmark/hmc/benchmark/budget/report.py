@@ -34,7 +34,7 @@ def table(search: Search) -> Table:
 
 
 def verdict(search: Search, candidate: Candidate) -> str:
-    """What is wrong with a candidate in a few words; `keeps` if nothing is, `found` if it was chosen."""
+    """The problem of a candidate in a few words. `keeps`: it has none. `found`: it was chosen."""
     limits = search.limits
     if candidate == search.found and refusal(search) is None:
         return "found"
@@ -51,8 +51,8 @@ def verdict(search: Search, candidate: Candidate) -> str:
 def to_dict(search: Search, *, latency: bool = True) -> dict[str, Any]:
     """The search as values for JSON.
 
-    latency False leaves measured times out where they are no limit, since they differ from run to run. keeps_latency is
-    None where the rounds disagree.
+    latency: False leaves measured times out if the latency is no limit, since they differ from run to run.
+    keeps_latency is None where the rounds disagree.
     """
     limits = search.limits
     timed = latency or limits.max_latency_ms is not None
@@ -110,9 +110,9 @@ def warning(search: Search) -> str | None:
 
 
 def refusal(search: Search) -> str | None:
-    """Why nothing was found, and what to do; None if something was found.
+    """Why no level was found, and what to do. None: a level was found.
 
-    With a BLEU drop alone, the reference level with all its heads is no answer: it would save nothing.
+    With a BLEU drop alone, the reference level is not accepted as a result, because it would save nothing.
     """
     limits = search.limits
     found = search.found

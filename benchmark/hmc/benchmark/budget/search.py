@@ -163,7 +163,7 @@ def fewest_heads(heads: int, keeps: Callable[[int], bool], least: int = 1) -> in
 
     Bisection is exact if every closed head costs BLEU. In practice BLEU does not fall evenly, and a level may fail by
     chance. So a few levels below the one found are tried as well. If one of them keeps the drop, bisection continues
-    from there, once: a search that goes on for longer finds some level that keeps the drop by chance.
+    from there, once: a longer search would find some level that keeps the drop by chance.
     """
     known: dict[int, bool] = {}
 

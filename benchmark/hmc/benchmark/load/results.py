@@ -100,7 +100,7 @@ class LoadPoint:
 
     @property
     def verdict(self) -> str:
-        """A word for what became of the objective."""
+        """The outcome of the objective, in a word."""
         if self.held:
             return "held"
         return "stopped" if self.stopped else "missed"
@@ -133,7 +133,7 @@ class LoadCurve:
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers do not allow to say, a sentence each."""
+        """Limits of what the numbers show, a sentence each."""
         found = []
         limit = LATE_SHARE * self.objective.milliseconds
         if late := [point for point in self.points if point.late_ms > limit]:
@@ -178,8 +178,8 @@ def load_point(
     client_share: float = 0.0,
     processes: int = 1,
 ) -> LoadPoint:
-    """Counts calls, which are in the order in which they were due. seconds: over which they were due. due: how many the
-    whole load has; None: these. client_share, processes: see `LoadPoint`."""
+    """Counts calls, which are in the order in which they were due. seconds: over which they were due. due: number of
+    calls of the whole load. None: only these calls. client_share, processes: see `LoadPoint`."""
     done = [call for call in calls if call.outcome == "answered"]
     times = [1000.0 * call.latency_s for call in done]
     count = Counter(call.outcome for call in calls)

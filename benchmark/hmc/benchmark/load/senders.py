@@ -46,8 +46,8 @@ class LoadTarget:
 async def sender(target: LoadTarget) -> AsyncIterator[Send]:
     """Makes calls in this process.
 
-    Raises UnavailableError where no server answers, and the error of a first call, which is none of load: a wrong
-    level, or a wrong token.
+    Raises UnavailableError if no server answers. Also raises the error of the first call if the load did not cause it,
+    such as a wrong level or a wrong token.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are counted; gRPC's own log would clutter the terminal
     level = Selector(auto=True) if target.level == AUTO else target.level

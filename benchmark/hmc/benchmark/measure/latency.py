@@ -99,7 +99,7 @@ class LatencyResult:
 
 
 class Clock(Protocol):
-    """The part of the module `time` that measuring uses."""
+    """The functions of the module `time` that measurements use."""
 
     def perf_counter(self) -> float:
         """Seconds."""
@@ -110,7 +110,7 @@ class Clock(Protocol):
 
 @runtime_checkable
 class TimesItself(Protocol):
-    """A model in another process: it says itself how long it took, so that the way there and back does not count."""
+    """A model in another process: it reports its own time, so that the time of messages does not count."""
 
     def timed(self, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
         """Seconds, and the translations in the order of the texts."""
@@ -138,7 +138,7 @@ def requests_of(sentences: Sequence[str], batch: int) -> list[list[str]]:
     Raises InvalidRequestError if the sentences do not fill one request.
     """
     if batch > len(sentences):
-        raise InvalidRequestError(f"batch {batch}: there are only {len(sentences)} sentences to time")
+        raise InvalidRequestError(f"batch {batch}: only {len(sentences)} sentences can be timed")
     return [list(sentences[start : start + batch]) for start in range(0, len(sentences) // batch * batch, batch)]
 
 

@@ -24,7 +24,7 @@ class MeasuredLevels:
 
 
 def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) -> MeasuredLevels:
-    """The levels named; None: all that run on `device`, as `hmc serve` loads them.
+    """The named levels. None: all levels that run on `device`, as `hmc serve` loads them.
 
     Raises LevelNotFoundError, InvalidRequestError, and DeviceUnavailableError if a named level cannot run here or if no
     level can.

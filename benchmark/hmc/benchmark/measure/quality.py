@@ -35,7 +35,7 @@ Progress = Callable[[str], None]
 
 
 class Translates(Protocol):
-    """The part of `Translator` that measuring quality and latency uses."""
+    """The methods of `Translator` that measurements use."""
 
     def translate(
         self, texts: Sequence[str], options: DecodeOptions | None = None, *, segmentation: str = "auto"
@@ -132,9 +132,9 @@ def measure_quality(
     """Scores levels of a bundle on a test set with references. Returns level name → quality.
 
     levels: names; None: all that run on `device`. The reference level is translated too, even if it is not among them;
-    it may then run on another device. progress: called with `LEVEL: STEP` when a step begins. warn: called with what
-    makes the scores lower than the model's.
-    Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
+    it may then run on another device. progress: called with `LEVEL: STEP` when a step begins. warn: is called with each
+    reason that makes the scores lower than the model's. Raises InvalidRequestError, LevelNotFoundError,
+    InvalidArtifactError, DeviceUnavailableError.
     """
     manifest = validate(bundle)
     chosen = [level.name for level in choose_levels(manifest, levels, device).levels]

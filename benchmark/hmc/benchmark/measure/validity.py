@@ -97,7 +97,7 @@ class Steadiness:
 
     @property
     def steady(self) -> bool | None:
-        """Whether both are within `DRIFT` and `SPREAD`; None where that was not checked."""
+        """Whether both are within `DRIFT` and `SPREAD`; None: this was not checked."""
         if self.drift is None or self.spread is None:
             return None
         return abs(self.drift) <= DRIFT and self.spread <= SPREAD

@@ -23,7 +23,7 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     """Writes `out`. pieces: names by id, for both vocabularies where there are two. quantization: as CTranslate2 names
     it; None is float32.
 
-    CTranslate2 has no uneven heads: closed ones are there with zero weights.
+    CTranslate2 needs equal numbers of heads, so closed heads have zero weights.
     """
     arch = checkpoint.architecture
     layout = checkpoint.layout

@@ -61,12 +61,12 @@ class _Text:
         self._tokenizer: Tokenizer = open_tokenizer(loaded.tokenizer)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids with EOS. What the model has no room for is cut, as HMC does."""
+        """Ids with EOS. Text for which the model has no positions is cut, as in HMC."""
         room = self.arch.max_positions - 1
         return [[*self._tokenizer.encode(text)[:room], self.arch.eos_id] for text in texts]
 
     def longest(self, sources: Sequence[Sequence[int]]) -> int:
-        """Tokens that a translation may have: HMC's default."""
+        """Largest number of tokens of a translation, by HMC's default."""
         return min(self.arch.max_positions - 1, 2 * max(map(len, sources)) + 10)
 
     def translation(self, source: Sequence[int], target: Sequence[int]) -> Translation:

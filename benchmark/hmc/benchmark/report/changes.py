@@ -65,7 +65,7 @@ class BleuChange:
 
 @dataclass(frozen=True)
 class Changes:
-    """All that two reports have in common."""
+    """The results that both reports have."""
 
     times: tuple[TimeChange, ...]
     bleu: tuple[BleuChange, ...]
@@ -76,7 +76,7 @@ class Changes:
 
     @property
     def worse(self) -> list[str]:
-        """What became worse, a phrase each; empty if nothing did."""
+        """The results that became worse, a phrase each; empty if none did."""
         slower = [
             f"{x.system} at batch {x.batch}, beam {x.beam} takes {x.change:+.1%}"
             for x in self.times
@@ -94,8 +94,8 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
 
     noise: share of the time up to which a change is noise; bleu_noise: the same in BLEU points. A time has changed if
     its interval excludes 0 and the change is beyond the noise; BLEU if its p-value is below `SIGNIFICANT` too. A change
-    of a time is not known where rounds were not steady or the machine was busy, and where all systems share it: that is
-    the machine.
+    of a time is not known if rounds were not steady or the machine was busy. It is not known either if all systems
+    changed alike, because then the machine changed.
 
     Raises InvalidRequestError if the two timed other sentences, if they have no system and setting in common, and for
     a single round, which has no interval.

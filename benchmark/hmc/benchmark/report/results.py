@@ -83,7 +83,7 @@ class Conditions:
 
 
 class Measured:
-    """What was measured of a level or of another engine."""
+    """The measurements of a level or of another engine."""
 
     quality: tuple[Quality, ...]
     latency: tuple[LatencyResult, ...]
@@ -264,7 +264,7 @@ def _text(value: Any, depth: int) -> str:
 
 def uncertain(report: Report) -> list[str]:
     """What the numbers of a report do not allow to say, a sentence each: unsteady rounds, outliers, a busy machine,
-    levels that had more training than the one that they are compared with."""
+    levels that had more training than the reference level."""
     times = [(system.name, at) for system in report.systems for at in system.latency]
     found = list[str]()
     for size in dict.fromkeys(RequestSize(at.batch, at.beam) for _, at in times):

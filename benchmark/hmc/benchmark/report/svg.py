@@ -65,7 +65,7 @@ class Axis:
         return cls(label, low if zero else low - room, high + room)
 
     def share(self, value: float) -> float:
-        """0 at the lower end, 1 at the upper one; values beyond are moved to the end."""
+        """0 at the lower end, 1 at the upper one; values beyond an end are moved to that end."""
         if self.log:
             share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:

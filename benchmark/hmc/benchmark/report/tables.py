@@ -86,8 +86,8 @@ def latency_table(report: Report) -> Table:
 
 
 def peer_table(report: Report) -> Table:
-    """A row for each engine and size of request: its setting there and, where a peer translated the test set, how alike
-    its translations are."""
+    """A row for each engine and size of request: its setting there and, if a peer translated the test set, the share of
+    equal translations."""
     title = f"Settings of the engines; same: translations equal to {report.conditions.latency_reference}"
     table = table_of(title, ("engine", "version", "request", "setting"), ("same",))
     for rows in setting_rows(report):
@@ -119,7 +119,7 @@ def same(report: Report, peer: PeerReport, request: str) -> str:
 
 
 def load_table(curve: LoadCurve) -> Table:
-    """A row for each rate: what became of its calls, and latency from when they were due."""
+    """A row for each rate: the outcome of its calls, and their latency since they were due."""
     found = curve.saturation
     kept = f"{curve.objective.share:.3g} of the calls within {curve.objective.milliseconds:g} ms"
     if found is None:

@@ -91,7 +91,7 @@ AsJson = Annotated[bool, opt(OUTPUT, "Print the result as JSON, not as a table."
 
 
 def beam_size(beam: int | None, *, bleu: bool, without: str = "--no-bleu") -> int:
-    """The beam. Raises InvalidRequestError where it is given, and nothing is translated because of `without`."""
+    """The beam. Raises InvalidRequestError if it is given although nothing is translated because of `without`."""
     if not bleu:
         check_unused(f"is for translations, and {without} makes none: leave this option out", beam=beam)
     return 1 if beam is None else beam
@@ -100,7 +100,7 @@ def beam_size(beam: int | None, *, bleu: bool, without: str = "--no-bleu") -> in
 def rank_by(
     scores: Path | None, rank_data: str | None, name: str | None, importance: str, sentences: int, scope: str = "all"
 ) -> RankBy:
-    """What the options say of the ranking. Raises InvalidRequestError for unknown names, and options that exclude each
+    """The ranking that the options choose. Raises InvalidRequestError for unknown names, and options that exclude each
     other."""
     from hmc.artifact.checkpoint.extras import WRITTEN_BY
     from hmc.artifact.errors import InvalidRequestError

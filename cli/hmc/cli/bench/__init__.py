@@ -22,7 +22,7 @@ class DefaultGroup(TyperGroup):
     """A group with a default command, its first one. `--help` or `-h` alone is the help of the group."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Puts the default command before arguments that name none."""
+        """Puts the default command before arguments that name no command."""
         return super().parse_args(ctx, self.completed(args))
 
     def completed(self, args: list[str]) -> list[str]:

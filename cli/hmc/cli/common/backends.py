@@ -257,7 +257,7 @@ def _prefixes(prefix: str) -> Iterator[str] | None:
 
 
 def level_of(manifest: Manifest, selector: Selector, device: str) -> str | None:
-    """The name of the level that a selector gives; None: the default one. Raises LevelNotFoundError."""
+    """The name of the level that a selector chooses. None: the default level. Raises LevelNotFoundError."""
     if selector.default_level:
         return None
     if selector.name is not None:

@@ -223,8 +223,8 @@ class CheckedCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """As click does it. Raises BadParameter where an option stands in place of a value, and, in plain words, for a
-        value that is none of its type."""
+        """As click does it. Raises BadParameter where an option stands in place of a value, and for a value of another
+        type, in plain words."""
         _check_values(self.get_params(ctx), list(takewhile(lambda word: word != "--", args)), ctx)
         try:
             return super().parse_args(ctx, args)

@@ -40,8 +40,8 @@ def say(*, quiet: bool, verbose: bool) -> None:
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console on standard output or standard error. What goes to a file or a pipe is not wrapped. With --quiet,
-    nothing goes to standard error."""
+    """A console on standard output or standard error. Output to a file or a pipe is not wrapped. With --quiet, nothing
+    goes to standard error."""
     from rich.console import Console
 
     console = Console(stderr=stderr, quiet=stderr and _quiet)
@@ -56,7 +56,8 @@ def note(console: Console, text: str, *, style: str | None = None) -> None:
 
 
 def show_checkpoints(paths: list[Path], as_json: bool, compared: Mapping[Path, str] = EMPTY) -> None:
-    """Prints checkpoints with the dev scores that are stored in them. compared: what else there is to say of some."""
+    """Prints checkpoints with the dev scores that are stored in them. compared: further sentences about some of
+    them."""
     import json
 
     from hmc.artifact.checkpoint.checkpoint import load_checkpoint

@@ -64,8 +64,8 @@ WHERE, LEVEL = "Where", "Level"
 
 
 def opt(panel: str, text: str, *names: str, metavar: str | None = None, **more: Any) -> Any:
-    """An option in a panel of `--help`. text: what the help says. names: where they do not follow from the parameter.
-    more: as `typer.Option` takes it."""
+    """An option in a panel of `--help`. text: what the help says. names: of the option, if they do not follow from the
+    parameter. more: as `typer.Option` takes it."""
     return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **more)
 
 
@@ -78,7 +78,7 @@ def changed_options(options: Any) -> list[str]:
 def check_unused(reason: str, **given: object) -> None:
     """Raises InvalidRequestError for the first given option. The caller knows that it would have no effect.
 
-    reason: what follows the option in the message. given: options by the names of their parameters; None: not given.
+    reason: the words after the option in the message. given: options by the names of their parameters; None: not given.
     """
     from hmc.artifact.errors import InvalidRequestError
 

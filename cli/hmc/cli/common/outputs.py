@@ -47,7 +47,7 @@ def check_not_read(option: str, file: Path, read: Iterable[Path]) -> None:
         place = Path(os.path.realpath(path))
         same = file.exists() and path.exists() and file.samefile(path)  # hard links too
         if same or target == place or place in target.parents:
-            raise InvalidRequestError(f"{option} {file} would be written over {path}, or into it, which is read")
+            raise InvalidRequestError(f"{option} {file} would overwrite {path}, which is an input, or write into it")
 
 
 def check_run_folder(out: Path) -> None:

@@ -115,7 +115,7 @@ def warn_if_empty(index: int, translation: Translation, what: str = "line") -> N
 
 
 def record(text: str, answer: StreamAnswer) -> dict[str, Any]:
-    """All fields of an answer. Tokens, alignment and source pieces are there only if they were requested."""
+    """All fields of an answer. It has tokens, alignment and source pieces only if they were requested."""
     translation = answer.result()
     best, *others = translation.hypotheses
     asked = {"source_pieces": list(translation.source_pieces)} if translation.source_pieces else {}

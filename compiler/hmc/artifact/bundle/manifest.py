@@ -174,7 +174,7 @@ class Level(Strict):
 
     @property
     def on_cuda(self) -> bool:
-        """Whether it runs on CUDA; else it runs on a CPU."""
+        """Whether the level runs on CUDA; otherwise it runs on a CPU."""
         return PRECISIONS[self.precision].device == "cuda"
 
     @cached_property
@@ -219,7 +219,7 @@ class Manifest(Strict):
         return {name: digest for level in self.levels for name, digest in level.files.items()}
 
     def level(self, name: str) -> Level:
-        """The level called `name`. Raises LevelNotFoundError that lists the names there are."""
+        """The level called `name`. Raises LevelNotFoundError that lists the names of the levels."""
         for level in self.levels:
             if level.name == name:
                 return level

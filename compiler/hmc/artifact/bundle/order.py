@@ -42,12 +42,12 @@ OPERATIONS = 3
 
 
 def cost_ms(level: Level) -> float:
-    """What a request of one sentence costs by the speeds of `hmc.artifact.program.counts`, in milliseconds. Only their
+    """The cost of a request of one sentence by the speeds of `hmc.artifact.program.counts`, in milliseconds. Only their
     ratios are used: they rank levels.
 
     It is counted from the manifest, because not every level has a step program. In each step the decoder reads its
-    weights for `ROWS` rows; the encoder reads its own once for all tokens. The two have parameters as they have
-    sub-layers. A decoder layer without a head counts as removed.
+    weights for `ROWS` rows; the encoder reads its own once for all tokens. Both are taken to have parameters in
+    proportion to their sub-layers. A decoder layer without a head counts as removed.
     """
     traits = PRECISIONS[level.precision]
     layout = level.layout
@@ -75,7 +75,7 @@ def cost_ms(level: Level) -> float:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a level takes and gives, beside the other levels that it was compared with."""
+    """Time and quality of a level, and how it compares with the other levels."""
 
     level: Level
     ms: float
@@ -99,11 +99,11 @@ class Standing:
 
     @property
     def device(self) -> str:
-        """What the level is made for: cpu or cuda."""
+        """The device for which the level is made: cpu or cuda."""
         return PRECISIONS[self.level.precision].device
 
     def beats(self, other: Standing) -> bool:
-        """Whether it runs on the same device, is at least as fast and at least as good, and one of the two more."""
+        """Whether it runs on the same device, is at least as fast and at least as good, and is faster or better."""
         if self.device != other.device:
             return False
         if self.loss is not None and other.loss is not None:
@@ -119,7 +119,7 @@ def order(levels: Sequence[Level]) -> list[Standing]:
     """All levels. First come the levels that no other level beats, from the best to the fastest; then the beaten
     levels, in the same order.
 
-    Among levels that no other beats, the better one is the slower one.
+    Among levels that no other level beats, a better level is always slower.
     """
     times, timed = _times(levels)
     scored = _alike({x.name: (x.quality, _test(x.quality)) for x in levels if x.quality})
@@ -176,7 +176,7 @@ def recommend(manifest: Manifest) -> None:
 
 
 def why_default(manifest: Manifest) -> str:
-    """Why the default level is the one, and what of that was not measured; whether levels had more training
+    """Why this level is the default, and what was not measured for it. Says also if levels had more training
     (`unfinished`)."""
     return " ".join(filter(None, [_why_default(manifest), unfinished(manifest.levels)]))
 
@@ -197,7 +197,7 @@ def _why_default(manifest: Manifest) -> str:
 
 
 class ScoredLevel(Protocol):
-    """What is known of a level, in a bundle or of a server."""
+    """The known facts about a level, in a bundle or on a server."""
 
     @property
     def name(self) -> str:
@@ -213,8 +213,9 @@ class ScoredLevel(Protocol):
 
 
 def unfinished(levels: Iterable[ScoredLevel]) -> str:
-    """A sentence on levels that have lost parameters and are better than the reference level beyond chance: that one
-    was not finished, and they were trained on. Empty if there are no such levels."""
+    """A sentence about levels that have fewer parameters than the reference level and are better beyond chance. The
+    reference level was then not fully trained, and these levels were trained further. Empty if there are no such
+    levels."""
     known = {level.name: level for level in levels}
     found = []
     for level in known.values():

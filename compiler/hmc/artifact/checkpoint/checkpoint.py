@@ -109,7 +109,7 @@ class Checkpoint:
         return {"gates": self.gates, "importance": self.importance, **self.scores}.get(name)
 
     def without_scores(self) -> Checkpoint:
-        """The same model without scores, which other weights or other heads make wrong."""
+        """The same model without scores, because scores are wrong for other weights or other heads."""
         return replace(self, gates=None, importance=None, scores={})
 
 
@@ -188,7 +188,7 @@ def read_config(path: Path) -> CheckpointConfig:
 
 def check_kind(path: Path) -> None:
     """Raises InvalidArtifactError where `path` does not exist, or holds something else than a checkpoint. The message
-    names the command that takes it."""
+    names the command that accepts this folder."""
     if is_marian(path):
         raise InvalidArtifactError(f"checkpoint {path}", [MARIAN], IMPORT)
     if found := mistaken(path, "checkpoint"):

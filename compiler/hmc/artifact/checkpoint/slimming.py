@@ -31,9 +31,9 @@ def slim_tensors(
 ) -> Tensors:
     """Tensors of layout `current` → tensors of layout `target`, which must be contained in it.
 
-    A layer that keeps all heads keeps its arrays. A layer that keeps some gets sliced copies. A layer that keeps none
-    has only the bias of W_O and its norm. order: that in which `tensors` have the heads of `current`, and keep them;
-    None: by their numbers. Raises InvalidRequestError that names a head which `current` lacks.
+    A layer that keeps all heads keeps its arrays. A layer that keeps some heads gets sliced copies. A layer that keeps
+    no head has only the bias of W_O and its norm. order: the order of the heads of `current` in `tensors`, which they
+    keep. None: by their numbers. Raises InvalidRequestError that names a head which `current` lacks.
     """
     current.restrict(target)
     rows: HeadOrder = order or current
@@ -61,7 +61,7 @@ def reordered_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, or
 
 
 def slim_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
-    """Removes all neurons but `kept`. A layer that keeps none has only the bias of `fc2` and its norm."""
+    """Removes all neurons but `kept`. A layer that keeps no neuron has only the bias of `fc2` and its norm."""
     slim = dict(tensors)
     for stack in STACKS:
         for layer, positions in enumerate(kept[stack]):

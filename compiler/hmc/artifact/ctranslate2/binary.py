@@ -73,7 +73,7 @@ def read_binary(path: Path) -> Binary:
     version = cursor.number("<I")
     if version != VERSION:
         raise HmcError(
-            f"{path.name} is of version {version} and not {VERSION}: convert the model again with CTranslate2 3 or 4"
+            f"{path.name} has version {version} and not {VERSION}: convert the model again with CTranslate2 3 or 4"
         )
     spec = cursor.string()
     revision = cursor.number("<I")
@@ -116,7 +116,7 @@ class _Cursor:
         return len(self._content) - self._at
 
     def number(self, form: str) -> int:
-        """A whole number, as `struct` calls it."""
+        """A whole number; its type is a format of `struct`."""
         return int(struct.unpack(form, self._take(struct.calcsize(form), "a number"))[0])
 
     def string(self) -> str:
@@ -135,7 +135,7 @@ class _Cursor:
         number = self.number("<B")
         size = self.number("<I")
         if number >= len(TYPES):
-            raise HmcError(f"{self.file}: {name} is of an unknown type ({number}); convert the model again")
+            raise HmcError(f"{self.file}: {name} has an unknown type ({number}); convert the model again")
         kind, storage = TYPES[number]
         dtype = np.dtype(storage)
         if prod(shape) * dtype.itemsize != size:

@@ -52,7 +52,7 @@ def is_ctranslate2(folder: Path) -> bool:
 def import_ctranslate2(
     folder: Path, *, source_language: str | None = None, target_language: str | None = None
 ) -> Checkpoint:
-    """Reads `folder` as a checkpoint with every head open. The languages are in none of its files.
+    """Reads `folder` as a checkpoint with every head open. None of its files names the languages.
 
     16-bit floats become the same numbers in 32 bits. int8 and int16 weights become the numbers that CTranslate2
     restores from them, and `provenance["weights"]` says so. Pad is added as in `import_release`. Raises

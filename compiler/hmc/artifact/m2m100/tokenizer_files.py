@@ -64,7 +64,7 @@ def read_files(
     """The files of the tokenizer, and all problems.
 
     size: of the model's vocabulary; ids that no piece has get names of their own. languages: of sources, and of targets
-    where a text names no other.
+    if a text names no other language.
     """
     if not (folder / PIECES).is_file():
         hint = ""
@@ -177,7 +177,7 @@ def m2m100_languages(
     folder: Path, own: dict[str, int], stated: dict[str, int], size: int
 ) -> tuple[dict[str, int], list[str]]:
     """Language → its token. The family's languages follow the vocabulary in their fixed order, whatever a directory
-    lists or states: so Transformers has it. Other languages have the ids that are stated, or that Transformers gives.
+    lists or states, as in Transformers. Other languages have the ids that are stated, or that Transformers gives.
 
     own: the vocabulary file. size: of the model's vocabulary.
     """
@@ -203,8 +203,8 @@ def m2m100_languages(
 def nllb_languages(
     folder: Path, own: dict[str, int], stated: dict[str, int], size: int
 ) -> tuple[dict[str, int], list[str]]:
-    """Language → its token, as files state it. Where none states those of the family, the whole family in its fixed
-    order may be listed; any other list is refused, because no file says which ids its order stands for.
+    """Language → its token, as files state it. If no file states the ids of the family, a directory may list only the
+    whole family in its fixed order. Any other list is refused, because no file says which ids it stands for.
 
     own: the pieces. size: of the model's vocabulary.
     """

@@ -33,7 +33,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def decoding_of(config: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
-    """The decoding fields of both files. Where both have one, generation_config.json counts, as in Transformers."""
+    """The decoding fields of both files. If both have a field, generation_config.json counts, as in Transformers."""
     both = {**config, **generation}
     return {name: both[name] for name in DECODING if both.get(name) is not None}
 
@@ -65,7 +65,7 @@ def id_problems(arch: Architecture, generation: dict[str, Any]) -> list[str]:
 
 
 def recorded(provenance: dict[str, Any]) -> dict[str, Any]:
-    """The decoding fields that an import recorded. Pruning and further training keep them, below `from`."""
+    """The decoding fields that an import recorded. Pruning and further training keep these fields, below `from`."""
     while "generation" not in provenance and isinstance(provenance.get("from"), dict):
         provenance = provenance["from"]
     found: dict[str, Any] = provenance.get("generation", {})

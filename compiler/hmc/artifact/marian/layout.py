@@ -47,7 +47,7 @@ DECODING = (
 
 
 class SizesConfig(BaseModel):
-    """The fields of config.json that MarianMT and M2M100 have both."""
+    """The fields of config.json that both MarianMT and M2M100 have."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -84,7 +84,7 @@ class SizesConfig(BaseModel):
         return problems
 
     def sizes(self) -> dict[str, Any]:
-        """The fields of an `Architecture` that these are. `problems` must have found none."""
+        """These fields as fields of an `Architecture`. `problems` must have found none."""
         return {
             "d_model": self.d_model,
             "ffn_dim": self.encoder_ffn_dim,
@@ -101,8 +101,8 @@ class SizesConfig(BaseModel):
 
 
 class MarianConfig(SizesConfig):
-    """The fields of config.json that change the model's computation. Those in `MUST_BE` have one supported value
-    only."""
+    """The fields of config.json that change the model's computation. The fields in `MUST_BE` have only one supported
+    value."""
 
     share_encoder_decoder_embeddings: bool = True
     decoder_vocab_size: int | None = None

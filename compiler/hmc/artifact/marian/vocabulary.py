@@ -61,7 +61,7 @@ def content_of(token: Any) -> str:
 def joint_if_equal(files: MarianFiles) -> TokenizerFiles:
     """`tokenizer.model` instead of Marian's files, if it gives the same tokens; else the files themselves.
 
-    It does if both sides have the same SentencePiece model, its ids are those of vocab.json, it declares its EOS, and
+    It does if both sides have the same SentencePiece model with the ids of vocab.json, the model declares its EOS, and
     no piece is a language code. Marian removes language codes from a text before splitting it; SentencePiece does not.
     """
     if files.source != files.target or files.target_vocabulary is not None:

@@ -178,8 +178,8 @@ class Architecture(BaseModel):
         ]
 
     def layer_problems(self, removed: RemovedLayers, layout: HeadLayout, ffn: FfnWidths) -> list[str]:
-        """What makes it impossible to remove these layers (empty when nothing does). The other two have to be
-        possible."""
+        """What makes it impossible to remove these layers (empty when nothing does). The layout and the removed layers
+        have to be possible."""
         full = self.full_ffn()
         problems = []
         for stack in STACKS:

@@ -136,7 +136,7 @@ def stack_of(kind: Kind) -> Stack:
 
 
 def layer_name(stack: Stack, layer: int) -> str:
-    """What the names of a layer's tensors begin with."""
+    """The prefix of the names of a layer's tensors."""
     return f"{stack}.layers.{layer}"
 
 
@@ -150,7 +150,7 @@ def layer_of(tensor: str) -> tuple[Stack, int, str] | None:
 
 
 class RemovedLayers(BaseModel):
-    """Layers that do nothing, by their original numbers: their output is their input. They have no tensors."""
+    """Removed layers, by their original numbers. Such a layer returns its input. They have no tensors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -35,7 +35,7 @@ WANTED = {
 
 @dataclass(frozen=True)
 class MarianOptions:
-    """What the options say about the model."""
+    """The options of the model."""
 
     layers: tuple[int, int]
     """Encoder, decoder."""

@@ -22,7 +22,7 @@ OTHER_PIECES = ("source.bpe", "target.bpe", "source.tcmodel")
 
 @dataclass
 class Release:
-    """Where the files are. A missing one is in `problems`, with what to do."""
+    """Where the files are. `problems` names each missing file, and what to do."""
 
     folder: Path
     weights: Path | None = None
@@ -43,7 +43,7 @@ def is_release(folder: Path) -> bool:
 
 
 def root_of(folder: Path) -> Path:
-    """The folder itself, or the only folder in it if that holds the model. An archive may have it either way."""
+    """The folder itself, or the only folder in it if that holds the model. An archive may have either form."""
     if any(folder.glob("*.npz*")) or not folder.is_dir():
         return folder
     inside = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))]
@@ -51,7 +51,8 @@ def root_of(folder: Path) -> Path:
 
 
 def find_release(folder: Path, weights: Path | None = None) -> Release:
-    """Finds the files of a model. Files that decoder.yml names count; without it, the only ones of their kind.
+    """Finds the files of a model. The files are those that decoder.yml names. Without it, there must be one file of
+    each kind.
 
     weights: the .npz file, if it is known.
     """

@@ -40,7 +40,7 @@ class Vocabularies:
 
 def read_vocabulary(path: Path) -> Entries:
     """Entries of a YAML or JSON vocabulary, of a SentencePiece model whose ids are token ids, or of a plain text with a
-    piece a line. The ending of the name says which, as for Marian.
+    piece a line. The ending of the name says which form it is, as for Marian.
 
     Raises HmcError for one that cannot be read, lacks `</s>` or `<unk>`, has `<pad>`, or whose ids are not 0 to V - 1.
     """

@@ -20,8 +20,8 @@ from hmc.artifact.program.operations import (
 
 
 def program_problems(program: Program, arch: Architecture) -> list[str]:
-    """What contradicts itself or the architecture (empty when nothing does): values that are read before they are
-    written or with another width, tensors of another shape, operations in the wrong list."""
+    """Contradictions within the program, or with the architecture (empty if there are none): values that are read
+    before they are written or with another width, tensors of another shape, operations in the wrong list."""
     check = _Check(program, arch)
     check.run("encode", program.encode, (Embed, FusedLinear, AttendEncoder, StoreSource))
     check.run("step", program.step, (Embed, FusedLinear, AttendSelf, AttendSource, TopCandidates))

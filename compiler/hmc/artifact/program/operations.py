@@ -255,7 +255,7 @@ def program_tensors_path(level: str) -> str:
 
 
 def read_program(bundle: Path, level: str) -> Program:
-    """Reads the program of a level. Raises InvalidArtifactError where it is not one."""
+    """Reads the program of a level. Raises InvalidArtifactError if it is not a program."""
     path = bundle / program_path(level)
     fix = "Compile the bundle again with `hmc compile`, or copy it again from where it was whole."
     try:

@@ -74,8 +74,8 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
 
 
 def write_digests(folder: Path, names: Collection[str] | None = None) -> None:
-    """Writes DIGESTS: the sha256 of every other file of a directory, by its path in it. names: of these alone, if they
-    are there."""
+    """Writes DIGESTS: the sha256 of every other file of a directory, by its path in it. names: of these files alone, if
+    they exist."""
     paths = folder.rglob("*") if names is None else [folder / name for name in names]
     files = sorted(path for path in paths if path.is_file() and path != folder / DIGESTS)
     digests = {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
@@ -117,7 +117,7 @@ def digest_problems(folder: Path, names: Collection[str] | None = None) -> list[
 def changed_file(folder: Path, name: str) -> Iterator[None]:
     """Inside the block the file `name` of a directory with digests may be replaced; then it has a new digest.
 
-    Meanwhile it has none, so that a process that is killed leaves a directory that can be read.
+    Meanwhile the file has no digest, so a process that is killed leaves a readable directory.
     """
     if not (folder / DIGESTS).is_file():
         yield
@@ -239,8 +239,8 @@ def _lock(handle: int) -> bool | None:
 
 @contextmanager
 def errors_name(path: Path, work: Path | None = None) -> Iterator[None]:
-    """Lets errors of writing name `path` if they name no file, or `work` or a file in it, which the reader of the
-    error does not know.
+    """Makes errors of writing name `path`, if they name no file, or name `work` or a file in it. The reader of the
+    error does not know `work`.
 
     Errors of safetensors about a full disk become OSErrors.
     """

@@ -120,8 +120,8 @@ def listed(names: list[str]) -> str:
 
 
 def mistaken(path: Path, wanted: Literal["bundle", "checkpoint"]) -> tuple[str, str] | None:
-    """What is at `path` where a bundle or a checkpoint is wanted, and what to do; None for a directory of that kind,
-    which may be damaged, and for one without any sign of another kind."""
+    """Describes what `path` is, if it is not the bundle or checkpoint that is wanted, and what to do. None for a
+    directory of the wanted kind, which may be damaged, and for a directory without any sign of another kind."""
     given = shlex.quote(str(path))
     writers = "`hmc compile`" if wanted == "bundle" else "`hmc train`, `hmc prune` or `hmc import`"
     if not path.exists():

@@ -95,7 +95,7 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x19\x1c-\x1f]")
 
 
 def other_form(begin: bytes) -> str | None:
-    """What to do with a file that begins so, if that is how a file of another form begins."""
+    """Advice for a file of another form, from its first bytes."""
     return next((advice for mark, advice in MARKS.items() if begin.startswith(mark)), None)
 
 
@@ -107,7 +107,7 @@ def conversion(raw: bytes) -> str:
 
 
 def null_bytes(raw: bytes) -> str | None:
-    """What a line with null bytes has, and what to do about it; None for a line without any."""
+    """The problem of a line with null bytes, and what to do. None for a line without null bytes."""
     if b"\0" not in raw:
         return None
     if _CONTROL.search(raw.replace(b"\0", b"")):

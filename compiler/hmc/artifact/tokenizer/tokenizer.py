@@ -60,8 +60,8 @@ class Tokenizer(Protocol):
         """
 
     def opening(self, text: str = "") -> list[int]:
-        """The tokens with which a target begins, whatever the model prefers: the token of its language, where that is a
-        target token. text: the source, which may name the language; without, it is the default one."""
+        """The tokens with which every target begins: the token of its language, if that is a target token. text: the
+        source, which may name the language. Otherwise it is the default language."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target ids, without EOS, pad and the unknown token (as `skip_special_tokens` of Transformers)."""

@@ -43,7 +43,7 @@ def ignore(_: str) -> None:
 
 
 class BundleBuilder:
-    """Compiles levels one by one into a bundle. What levels have in common is computed once.
+    """Compiles levels one by one into a bundle. Common parts of levels are computed once.
 
         with BundleBuilder.open(out, [checkpoint]) as builder:
             builder.finish([builder.add(LevelRequest(checkpoint, heads), "fp32") for heads in (144, 36)])
@@ -182,7 +182,7 @@ class BundleBuilder:
     def finish(self, levels: Sequence[Level], default: str | None = None, **provenance: Any) -> Manifest:
         """Removes all levels but `levels` from the folder, writes the manifest and validates the bundle.
 
-        provenance: what else the manifest says about where the levels come from.
+        provenance: further facts in the manifest about the origin of the levels.
         """
         for name in self.levels.keys() - {level.name for level in levels}:
             self.discard(name)
@@ -244,7 +244,7 @@ def _check_compatible(first: Checkpoint, sources: dict[Path, LevelSource]) -> No
             )
         ours, others = (f"{c.source_language} to {c.target_language}" for c in (first.config, source.checkpoint.config))
         if ours != others:
-            raise InvalidRequestError(f"{path}: it translates {others}, and the first checkpoint {ours}")
+            raise InvalidRequestError(f"{path}: it translates {others}, but the first checkpoint translates {ours}")
 
 
 def _encode(checkpoint: Checkpoint, texts: Iterable[str]) -> Ids:

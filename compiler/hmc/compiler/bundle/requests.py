@@ -42,7 +42,7 @@ class LevelRequest:
             check_level_name(self.name)
 
     def layout(self, checkpoint: Checkpoint) -> HeadLayout:
-        """The heads that stay. Raises InvalidRequestError where the checkpoint has too few, or nothing to rank by."""
+        """The heads that stay. Raises InvalidRequestError if the checkpoint has too few heads, or no ranking."""
         try:
             return choose_layout(checkpoint, self.target_heads, self.rank_by)
         except InvalidRequestError as error:
@@ -77,7 +77,7 @@ def check_level(
 ) -> None:
     """Raises InvalidRequestError for a level that cannot be compiled, whatever its heads.
 
-    sentences: what there is to calibrate on. with_shortlist: the level has vocabulary shortlists. device_form: as
+    sentences: text for calibration. with_shortlist: the level has vocabulary shortlists. device_form: as
     `in_device_form` takes it.
     """
     traits = PRECISIONS[precision]
@@ -98,7 +98,7 @@ def check_level(
 def read_calibration(path: Path) -> list[str]:
     """The first LINES lines of a UTF-8 file that are not blank, without their ends; `.gz` files are unpacked.
 
-    What comes after them is not read: a corpus of many gigabytes costs no more than its first lines. Raises
+    Later lines are not read, so a corpus of many gigabytes costs no more than its first lines. Raises
     InvalidRequestError for a file that is missing, damaged or not UTF-8 up to there, or that has no such line.
     """
     found = list(islice((line for line in text_lines(path) if line.strip()), LINES))

@@ -148,7 +148,7 @@ def fit_range(histogram: Histogram) -> ActivationRange:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was learnt from greedy fp32 translations of real sentences."""
+    """Ranges and scores from greedy fp32 translations of real sentences."""
 
     ranges: dict[str, ActivationRange]
     """Name of a linear layer, or of `ATTENTION.query`, `.key`, `.value` → range."""

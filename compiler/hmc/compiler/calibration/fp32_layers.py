@@ -49,7 +49,7 @@ def choose_fp32_layers(
 ) -> Quantization:
     """Quantises every tensor that has a range, if that changes scores by TOLERANCE at most.
 
-    Else the layers with the largest rounding errors stay in fp32: the fewest with which TOLERANCE is kept, or all.
+    Otherwise the layers with the largest rounding errors stay in fp32: as few as keep TOLERANCE, or all.
     """
     derived = derived or DerivedArrays()
     sources = calibration.sources

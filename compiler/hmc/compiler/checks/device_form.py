@@ -22,7 +22,7 @@ BEAM = 2
 
 
 def slot_problems(encoder: OpenGraph, source: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> list[str]:
-    """What is wrong with an encoder that writes into slots; nothing for other encoders.
+    """Problems of an encoder that writes into slots; empty for other encoders.
 
     source `[b, s]`, lengths `[b]`. The sentences, and the last one twice, go to scattered slots of caches with other
     contents. They must be the same as in slots of their own, with zeros after them; nothing else may change.

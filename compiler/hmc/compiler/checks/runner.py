@@ -121,8 +121,8 @@ class GraphRunner:
     ) -> Arrays:
         """One decoder step of all rows. Returns all outputs, and updates `cache`.
 
-        given: inputs beside the tokens, the caches and what `encode` returned. Inputs that neither names have values
-        that change nothing: one candidate, no penalty, nothing banned but padding, temperature 1.
+        given: inputs beside the tokens, the caches and what `encode` returned. All other inputs have neutral values:
+        one candidate, no penalty, only padding banned, temperature 1.
         """
         rows = len(tokens)
         feeds: Arrays = {

@@ -67,7 +67,7 @@ class Author:
         return self.g.weight(name, of_type(self.tensors[name], self.linears.dtype))
 
     def entry(self, x: ir.Value, norm: NormSpec) -> ir.Value:
-        """What a sub-layer reads of the states x: LayerNorm(x) where norms come first, else x itself."""
+        """The input of a sub-layer from the states x: LayerNorm(x) if norms come first, else x itself."""
         return self._norm(x, norm) if self.arch.pre_norm else x
 
     def stack_end(self, x: ir.Value, stack: Stack) -> ir.Value:
@@ -105,11 +105,11 @@ class Author:
         return self.several(x, *attention.inputs), None
 
     def queries(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
-        """The queries of cross-attention, `[R, H·D]`, without what `attend` adds to them."""
+        """The queries of cross-attention, `[R, H·D]`, without the bias that `attend` adds."""
         return self.linear(x, attention.query)
 
     def complete(self, query: ir.Value, attention: AttentionSpec) -> ir.Value:  # noqa: ARG002 - DeviceAuthor needs it
-        """Queries `[…, H, D]` with all that `attend` adds to them."""
+        """Queries `[…, H, D]` with the bias that `attend` adds."""
         return query
 
     def tree_projections(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:

@@ -41,7 +41,7 @@ def author_decoder(
     (`draw_tokens`); both penalise repetition (`penalise_repetition`). with_shortlist: candidates come from vocabulary
     shortlists (`Shortlist` describes the additional inputs). device_form: few launches, for a device. Only
     such levels have "search_greedy" and "search_beam": these hold the search, and `author_search` lists their inputs
-    and outputs. order: that in which `tensors` have the heads; None: by their numbers.
+    and outputs. order: of the heads in `tensors`. None: by their numbers.
 
     Inputs:
 
@@ -102,7 +102,8 @@ def author_decoder(
 
 
 def penalise_repetition(g: GraphBuilder, logits: ir.Value) -> ir.Value:
-    """logits `[R, V]` → the same with tokens that a row has already made less likely (Keskar et al. 2019, section 4.1).
+    """logits `[R, V]` → logits in which the tokens that a row already has are less likely (Keskar et al. 2019, section
+    4.1).
 
     It adds these inputs: `penalised` `[R, M]` int64, columns, which may repeat; `penalties` `[R]` fp32, θ, where 1
     changes nothing. A positive logit is divided by θ and a negative one multiplied: both lower it for θ > 1.

@@ -84,7 +84,7 @@ def attend_float(
 ) -> ir.Value:
     """query `[B, k, H, D]`, key and value `[B, H, N, D]` → `[R, H·D]`, by the fused operator.
 
-    bias: `[3·H·D]`; its first third is added to the queries. Cached keys and values get nothing of it.
+    bias: `[3·H·D]`; its first third is added to the queries. Cached keys and values get no bias.
     """
     inner = visible.heads * visible.dim
     query = g.op("Reshape", [query, g.ints(0, 0, inner)])

@@ -23,7 +23,7 @@ Parts = Mapping[str, tuple[Array, Array]]
 
 
 class Linears(Protocol):
-    """Writes y = x Wᵀ + b, and what attention caches, at one precision.
+    """Writes y = x Wᵀ + b, and the caches of attention, at one precision.
 
     A linear layer is named by its prefix, such as `decoder.layers.0.fc1`.
     """
@@ -55,7 +55,7 @@ class Linears(Protocol):
 
     def transposed(self, attention: AttentionSpec) -> bool:
         """Whether a cross-attention layer takes its keys as `[B, H, D, S]` and not `[B, H, S, D]`. Attention over rows
-        always takes the latter."""
+        always takes `[B, H, S, D]`."""
 
     def cached(self, g: GraphBuilder, attention: AttentionSpec, part: str, x: ir.Value) -> ir.Value:
         """Keys or values of any shape, converted to the type in which they are kept."""

@@ -133,7 +133,8 @@ class DeviceCaches(Caches):
                     self.steps.warm_up(geometry, size)
 
     def close(self) -> None:
-        """See `Caches`. The session goes too, with the graphs captured in it; a fresh one is opened meanwhile."""
+        """See `Caches`. The session is closed too, with the graphs captured in it. Meanwhile a new session is
+        opened."""
         self.pools.close()
         self.steps.close()
         self.sessions.replace_decoder(self.variant)

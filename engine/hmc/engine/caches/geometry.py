@@ -41,7 +41,8 @@ class Geometry:
 
     @property
     def pool(self) -> int:
-        """Which of the two pools of memory it lies in. Its neighbours, to which it grows, lie in the other one."""
+        """The number of the pool of memory, of two, in which it lies. Its neighbours, to which it grows, lie in the
+        other one."""
         return (self.bucket + self.full) % 2
 
     def size_of(self, axis: str | int, slots: int) -> int:
@@ -129,7 +130,7 @@ class Chain:
 
     def path(self, present: Geometry, wanted: Geometry) -> list[Geometry]:
         """The geometries through which caches grow from one to the other, `wanted` last: each lies in another pool than
-        the one before. One stop at most is between them."""
+        the one before. There is at most one geometry between them."""
         if present == wanted:
             return []
         if present.pool != wanted.pool:

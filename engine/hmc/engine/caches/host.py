@@ -239,8 +239,8 @@ class LoneRowCaches(HostCaches):
 class HostBuffer:
     """One cache: the keys or the values of one layer. The first axis counts sentences, one other axis grows.
 
-    New memory is 0. A smaller shape frees no memory, and dropped sentences are not overwritten. What is written is
-    followed by 0 up to the capacity, whatever an earlier sentence left there: masks do not hide NaN.
+    New memory is 0. A smaller shape frees no memory, and dropped sentences are not overwritten. Behind the written
+    part, everything up to the capacity is set to 0, because masks do not hide NaN of an earlier sentence.
     """
 
     def __init__(self, graph_input: Any, axis: str) -> None:

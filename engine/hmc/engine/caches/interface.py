@@ -37,7 +37,7 @@ class Caches(ABC):
 
     @abstractmethod
     def keep(self, order: Sequence[int]) -> None:
-        """Sentence i becomes what sentence order[i] was. Sentences that `order` does not name are dropped."""
+        """Sentence i becomes the former sentence order[i]. Sentences that `order` does not name are dropped."""
 
     @abstractmethod
     def clean(self, sentences: Sequence[int]) -> None:
@@ -73,4 +73,4 @@ class Caches(ABC):
         yet."""
 
     def close(self) -> None:  # noqa: B027
-        """Gives memory back that does not go by itself with this object. Nothing may be called afterwards."""
+        """Gives memory back that is not freed with this object. Nothing may be called afterwards."""

@@ -98,8 +98,9 @@ class Pools:
         self._wait()
 
     def clean(self, geometry: Geometry, slots: Sequence[int]) -> None:
-        """Sets the caches of some slots to 0, and the pool in which the present geometry does not lie: nothing that a
-        failed sentence left there may be NaN, because masks multiply by 0. No step that uses the caches may still run.
+        """Sets the caches of some slots to 0, and the pool in which the present geometry does not lie: a failed
+        sentence may have left NaN there, which masks do not hide because they multiply by 0. No step that uses the
+        caches may still run.
         """
         for name, shape in self.caches.items():
             for slot in () if shape.fill else slots:
@@ -108,7 +109,7 @@ class Pools:
             block.write(np.zeros(block.size, np.uint8))
 
     def close(self) -> None:
-        """Gives all memory back. Nothing that is bound to it may run afterwards."""
+        """Gives all memory back. No run that is bound to this memory may follow."""
         for blocks in self._blocks.values():
             blocks.clear()
         self._views.clear()

@@ -89,7 +89,7 @@ class RowPositions(Positions):
 
     @property
     def steps_ahead(self) -> int:
-        """As far as the capacity reaches; without limit where caches grow before a step."""
+        """As far as the capacity reaches. Without limit if caches grow before a step."""
         return UNLIMITED_STEPS if self._fixed_total else self.capacity - self._total
 
     def needed(self, step: Arrays) -> int:
@@ -157,7 +157,7 @@ class TreePositions(Positions):
             self.seen = self.seen.reshape(parents.size, -1).take(rows, axis=0).reshape(self.seen.shape)
 
     def allocate(self) -> Ints:
-        """`[N, k]`: the position of each row's next token; from now on that row sees it.
+        """`[N, k]`: the position of each row's next token. The row sees it from now on.
 
         The first positions that no row of the sentence sees are taken, so a sentence's positions do not depend on the
         rest of the batch. The capacity grows when a sentence has too few free positions.

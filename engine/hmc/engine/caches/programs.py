@@ -40,7 +40,8 @@ class ProgramCaches(Caches):
 
     @abstractmethod
     def admit(self, sources: Sequence[Sequence[int]], lists: Sequence[Ints], limits: Sequence[int]) -> None:
-        """Encodes sentences and appends them. lists: of each, or none in a level without shortlists."""
+        """Encodes sentences and appends them. lists: the shortlist of each sentence; empty for a level without
+        shortlists."""
 
     @abstractmethod
     def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[Float32, Float32 | None]:
@@ -59,7 +60,7 @@ class ProgramCaches(Caches):
         """What `hmc.engine.arithmetic.exp` gives."""
 
     def groups(self, lengths: Sequence[int]) -> list[list[int]]:
-        """All together: each sentence is encoded as if it were alone."""
+        """One group of all sentences, because each sentence is encoded as if it were alone."""
         return [list(range(len(lengths)))]
 
     def add(
@@ -186,7 +187,7 @@ class ReferenceCaches(ProgramCaches):
 
 
 class NativeCaches(ProgramCaches):
-    """Of the native executor, where the search is on the host."""
+    """Caches of the native executor, if the search is on the host."""
 
     def __init__(self, sessions: ProgramSessions, level: NativeLevel, rows: int) -> None:
         super().__init__(sessions, rows)

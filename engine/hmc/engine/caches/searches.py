@@ -129,7 +129,7 @@ class Searches:
         self.mirror.write("limits")
 
     def fit(self, slots: int) -> None:
-        """Steps run slots 0 … `slots` - 1 from now on. 0: there are no searches, and the next ones may have smaller
+        """Steps run slots 0 … `slots` - 1 from now on. 0: no search runs, and the next searches may have smaller
         caches."""
         if not slots:
             self.wait()
@@ -195,7 +195,7 @@ class Searches:
         return self.mirror.host["done"]
 
     def collect(self, slots: Sequence[int], steps: int) -> Ended:
-        """What has been written down about searches that have ended, none with more than `steps` tokens."""
+        """The results of searches that have ended. None of them has more than `steps` tokens."""
         return self._collector.collect(slots, min(steps, self._longest))
 
     # -- memory ------------------------------------------------------------------------------------------------------

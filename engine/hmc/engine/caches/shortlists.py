@@ -45,7 +45,7 @@ class Shortlists:
 
     @classmethod
     def of(cls, sessions: LevelSessions, rows: int) -> Shortlists | None:
-        """Empty ones for a batch of this level; None for a level without shortlists."""
+        """Empty lists for a batch of this level. None: the level has no shortlists."""
         if not sessions.lexicon:
             return None
         arch = sessions.arch

@@ -14,8 +14,8 @@ from hmc.engine.decoding.state import DecodeState, StepResult
 
 
 def candidates_needed(beam: int) -> int:
-    """K: candidates per row. Of a sentence's best 2 · beam, at least `beam` are not EOS. One more stands in for pad,
-    which is never chosen."""
+    """K: candidates per row. Of a sentence's best 2 · beam, at least `beam` are not EOS. One more candidate makes up
+    for pad, which is never chosen."""
     return 2 * beam + 1
 
 

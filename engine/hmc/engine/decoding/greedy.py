@@ -13,7 +13,7 @@ from hmc.engine.decoding.state import DecodeState, StepResult
 
 
 def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -> StepResult:
-    """What `beam.advance` does with one row a sentence, where one ended hypothesis ends the search. log_probs and ids
+    """The same as `beam.advance` with one row a sentence, if one ended hypothesis ends the search. log_probs and ids
     `[N, K]`, K = beam.candidates_needed(1) or more.
 
     A row's best token is taken. If it is EOS, no other hypothesis of that length can be better, and the sentence is

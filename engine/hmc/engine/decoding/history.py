@@ -54,8 +54,8 @@ def hypotheses(
     ended: Ended, failed: Sequence[bool], n_best: Sequence[int], penalties: Sequence[float]
 ) -> list[tuple[DecodedHypothesis, ...]]:
     """The best hypotheses of each sentence, best first: at most `n_best[i]` of sentence i. `penalties[i]` is its length
-    penalty. They are what `DecodeState.end` would have made of the same tokens. A failed sentence gets what
-    `DecodeState.fail` gives it."""
+    penalty. They equal the results of `DecodeState.end` for the same tokens. A failed sentence ends as by
+    `DecodeState.fail`."""
     most = max(n_best)
     known = (ended.ranks[:, :most] > NEG_INF) & ~np.asarray(failed)[:, None]
     written = np.where(known, (ended.lengths - ended.complete)[:, :most], 0)

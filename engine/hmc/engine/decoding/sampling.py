@@ -34,9 +34,9 @@ def draw(weights: Uniforms, options: Sequence[Sampling], uniforms: Uniforms) -> 
     """Draws one candidate per row; returns its index `[R]`.
 
     weights `[R, K]`: probabilities of the candidates, best first, 0 for candidates that may not be drawn. options: of
-    each row. uniforms `[R]`. Top-k (Fan et al. 2018) is applied before top-p (Holtzman et al. 2020), whose share is of
-    what top-k left. The last token of the nucleus is the one that reaches top_p; without top-k a nucleus has at most
-    NUCLEUS_TOKENS. K may be larger than a row needs, because another row needs it; the result is the same.
+    each row. uniforms `[R]`. Top-k (Fan et al. 2018) is applied before top-p (Holtzman et al. 2020). Its share is of
+    the tokens that top-k left. The last token of the nucleus is the one that reaches top_p; without top-k a nucleus has
+    at most NUCLEUS_TOKENS. K may be larger than a row needs, because another row needs it; the result is the same.
     """
     top_k, top_p = np.array([each.top_k or 0 for each in options]), np.array([each.top_p for each in options])
     mass = weights.astype(np.float64)
@@ -56,9 +56,9 @@ def advance(
 ) -> StepResult:
     """One step of sampling: every row appends its token, of log-probability `scores`; all `[N·k]`.
 
-    A row ends with EOS, or as it is if it is `dead`: no token may follow it. A sentence is done when all its rows have
-    ended or at its limit. Where the score of a running row is NaN or +inf, the sentence is done and failed
-    (`DecodeState.fail`).
+    A row ends with EOS, or without EOS if it is `dead`, which means that no token may follow it. A sentence is done
+    when all its rows have ended or at its limit. Where the score of a running row is NaN or +inf, the sentence is done
+    and failed (`DecodeState.fail`).
     """
     count, beam = state.scores.shape
     tokens, scores = tokens.reshape(count, beam), scores.reshape(count, beam)

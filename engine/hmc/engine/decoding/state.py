@@ -31,8 +31,8 @@ class Rules:
 
     @classmethod
     def of(cls, options: DecodeOptions, limit: int, *, given: bool = False) -> Rules:
-        """The rules that a request's options ask for. given: the target is given and only scored, so `min_length` does
-        not apply."""
+        """The rules that a request's options ask for. given: whether the target is given and only scored. `min_length`
+        then does not apply."""
         shortest = 1 if given else options.min_length
         return cls(limit, options.length_penalty, shortest, options.enough, options.coverage_penalty)
 
@@ -170,7 +170,7 @@ class DecodeState:
         self.finished[sentence] = ranked[: max(self.beam, rules.enough or 0)]
 
     def fail(self, sentence: int) -> None:
-        """Ends the search of a sentence for which the graph gave log-probabilities that are no numbers.
+        """Ends the search of a sentence for which the graph gave NaN as log-probabilities.
 
         Its only hypothesis then is empty with the score NaN, which is not a translation: the caller reports an error.
         """
@@ -178,7 +178,7 @@ class DecodeState:
         self.scores[sentence] = NEG_INF
 
     def failed(self, sentence: int) -> bool:
-        """Whether a search that has ended gave a score that is no number, or +inf."""
+        """Whether a search that has ended gave NaN or +inf as a score."""
         return not all(hypothesis.score < math.inf for hypothesis in self.finished[sentence])
 
 

@@ -11,7 +11,7 @@ from hmc.artifact.errors import InvalidRequestError
 
 @dataclass(frozen=True)
 class Caller:
-    """A caller: all that share a name share one turn. Raises InvalidRequestError for a weight out of range."""
+    """A caller. All calls with the same name share one turn. Raises InvalidRequestError for a weight out of range."""
 
     name: str = ""
     weight: float = 1.0

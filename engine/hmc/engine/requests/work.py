@@ -12,8 +12,8 @@ ROW_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass
 class Work:
-    """What one worker has computed, or several together. One thread changes it; others may read it meanwhile. The
-    warm-up does not count.
+    """The work that one worker has done, or several workers together. One thread changes it; others may read it
+    meanwhile. The warm-up does not count.
 
     A worker's turn is one step of the decoder for the rows of one batch, or several steps while nothing else waits.
     """

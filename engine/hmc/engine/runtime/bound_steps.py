@@ -43,7 +43,7 @@ class BoundStep:
         self._options = {wait: _run_options(device, graph, wait=wait) for wait in (True, False)}
 
     def run(self, *, wait: bool = True) -> None:
-        """Runs it. wait: until the device has ended; without, the host goes on at once."""
+        """Runs it. wait: whether to wait until the device has ended. Otherwise the host goes on at once."""
         options = self._options[wait]
         if self._device.kind == "cpu" or self._graph == UNCAPTURED or self.captured:
             self._session.run_with_iobinding(self.binding, options)

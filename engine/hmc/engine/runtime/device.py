@@ -27,8 +27,7 @@ class Device:
 
 
 def resolve_devices(names: str, level: Level) -> list[Device]:
-    """Finds the devices that `names` means for a level: `auto`, `cpu`, `cuda`, `cuda:N`, or several such as
-    `cuda:0,cuda:1`.
+    """Resolves `names` to the devices of a level: `auto`, `cpu`, `cuda`, `cuda:N`, or several such as `cuda:0,cuda:1`.
 
     `auto` means the device for which the precision of the level is made. Raises InvalidRequestError for any other name,
     for a device named twice, and for CUDA if the level is made for a CPU. Raises DeviceUnavailableError, which says

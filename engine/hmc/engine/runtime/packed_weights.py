@@ -85,7 +85,7 @@ def _platform_folder() -> Path | str:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hmc"
     except RuntimeError as error:
         raise InvalidRequestError(
-            f"there is no folder for packed weights ({error}): set {CACHE_VARIABLE} to a folder, or to `none`"
+            f"the folder for packed weights cannot be made ({error}): set {CACHE_VARIABLE} to a folder, or to `none`"
         ) from error
 
 

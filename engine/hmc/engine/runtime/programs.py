@@ -100,7 +100,7 @@ class ProgramSessions(LevelSessions):
         return True
 
     def has(self, variant: Variant) -> bool:
-        """The program computes what every variant does."""
+        """The program computes every variant."""
         del variant
         return True
 
@@ -109,4 +109,4 @@ class ProgramSessions(LevelSessions):
         del variant
 
     def release_memory(self) -> None:
-        """Nothing is held that could be given back."""
+        """Does nothing, because no memory is held that could be given back."""

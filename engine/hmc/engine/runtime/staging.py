@@ -158,7 +158,7 @@ class Staging:
 
 def copy_runs(staged: Mapping[str, DeviceArray], caches: Mapping[str, DeviceArray]) -> list[CopyRun]:
     """The copies that move a sentence from its place into its slot. Caches of equal size that lie equally far apart
-    share one. If places and slots have different rooms, each cache takes one of its own, a line for each head."""
+    share one copy. If places and slots have different rooms, each cache takes one of its own, a line for each head."""
     runs: list[CopyRun] = []
     for name, view in staged.items():
         into = caches[name]

@@ -77,8 +77,8 @@ def _core(cpu: int) -> str:
 
 
 def cpu_quota(membership: Path = MEMBERSHIP, mount: Path = MOUNT) -> float | None:
-    """CPUs whose time this process may use by the quotas of its control groups, or None if it is not limited or the
-    system has no control groups.
+    """The CPU quota of this process by its control groups, in CPUs. None if it is not limited, or if the system has no
+    control groups.
 
     A group is limited by its parents too, so the smallest quota on the way to the root counts. membership, mount: see
     the constants.

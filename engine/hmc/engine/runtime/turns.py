@@ -33,7 +33,7 @@ _turns = _Turns()
 
 @contextmanager
 def shared(device: Device) -> Iterator[None]:
-    """Uses the device beside other threads. Waits while one is alone, or wants to be."""
+    """Uses the device beside other threads. Waits while another thread is alone on the device, or waits to be."""
     if device.kind == "cpu":
         yield
         return

@@ -34,7 +34,7 @@ URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 def is_url(place: str) -> bool:
-    """Whether it names a store, and not a path here. `file://` is a path."""
+    """Whether it names a store, and not a path on this machine. `file://` is a path."""
     return URL.match(place) is not None and not place.startswith("file://")
 
 
@@ -89,7 +89,7 @@ class CorpusLine:
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """A file of the corpus: where it is, its lines, and what tells its content from another."""
+    """A file of the corpus: its place, its lines, and the identity of its content."""
 
     place: str
     lines: int
@@ -119,7 +119,7 @@ class Corpus:
         self.sources = [self._source(place) for place in places]
         self.lines = sum(source.lines for source in self.sources)
         if not self.lines:
-            raise InvalidRequestError(f"{', '.join(places)}: there is no line to translate")
+            raise InvalidRequestError(f"{', '.join(places)}: holds no line to translate")
 
     def shards(self, size: int) -> Iterator[tuple[int, list[Raw]]]:
         """Yields the number and the lines of each part of `size` lines."""

@@ -117,7 +117,7 @@ Done = tuple[int, list[LineResult]]
 
 @dataclass(frozen=True)
 class BulkLevel:
-    """What translates: a level of a bundle, and on what."""
+    """The level of a bundle that translates, and its device."""
 
     bundle: Path
     name: str
@@ -132,7 +132,7 @@ class BulkEngine(Protocol):
     """Translates shards."""
 
     def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
-        """Yields each shard with what became of its lines, in any order. Reads few shards ahead."""
+        """Yields each shard with the results of its lines, in any order. Reads few shards ahead."""
 
     def close(self) -> None:
         """Ends the processes that it has started."""

@@ -34,7 +34,7 @@ OBJECT_STORE = 256 * 2**20
 
 
 class RayEngine:
-    """Translates as tasks of Ray: of the cluster that RAY_ADDRESS names, else of one that it starts here."""
+    """Translates as tasks of Ray: on the cluster that RAY_ADDRESS names, or else on a cluster that it starts here."""
 
     def __init__(self, level: BulkLevel, settings: BulkSettings) -> None:
         """Connects to Ray, or starts it. Raises InvalidRequestError for a device that is not a CPU, and
@@ -95,7 +95,7 @@ class RayEngine:
 def translate_task(
     level: BulkLevel, settings: BulkSettings, lines: list[CorpusLine]
 ) -> tuple[list[LineResult], tuple[bool, str] | None]:
-    """What a process of Ray does with a shard. Returns an error as a value: whether it is a bug, and its message."""
+    """Translates a shard in a process of Ray. Returns an error as a value: whether it is a bug, and its message."""
     try:
         translator = _translator(level, settings.options.beam_size)
         check_request(translator, settings)

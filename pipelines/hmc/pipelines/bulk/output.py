@@ -119,7 +119,7 @@ class Local:
         return {entry.name for entry in path.iterdir()} if path.is_dir() else set()
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file that is there."""
+        """The bytes of an existing file."""
         return (self._folder / name).read_bytes()
 
     def write(self, name: str, content: bytes) -> None:

@@ -78,8 +78,8 @@ def translate_corpus(
     run was interrupted.
 
     Raises InvalidRequestError if `out` belongs to another corpus, bundle, level or options, and if a file cannot be
-    read; lines that cannot be translated are in the report. Raises also what the engine raises, and Stopped after
-    SIGTERM or Ctrl-C; everything that was written before stays, and the same call goes on.
+    read; lines that cannot be translated are in the report. Raises also the errors of the engine, and Stopped after
+    SIGTERM or Ctrl-C. Everything that was written before stays, and the same call goes on.
     """
     settings = settings or BulkSettings()
     files = ShardFiles(settings, level.name)
@@ -125,7 +125,7 @@ def translate_corpus(
             if _missing(store, files, shards) or not _is_same(corpus, sources, settings):
                 store.write(FIRST.name, FIRST.written(request | {"sources changed while they were read": True}))
                 named = ", ".join(sources)
-                raise InvalidRequestError(f"{named} changed while it was read: begin anew in another --out")
+                raise InvalidRequestError(f"{named} changed while it was read: run again with another --out")
         counts = _write_report(store, shards)
         return Translated(**counts, shards=shards, lines_now=meter.done, seconds=round(seconds, 3))
 

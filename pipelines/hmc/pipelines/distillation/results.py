@@ -67,10 +67,10 @@ class Distilled:
 def write_results(
     folder: Path, shards: int, filters: Filters, held_out: int, references: Sequence[SourceFile] = ()
 ) -> Distilled:
-    """Filters the translations of `shards` files, and writes text and report. Text that is there is not touched.
+    """Filters the translations of `shards` files, and writes text and report. Existing text is not touched.
 
     held_out: sentence pairs to hold out as dev text, at most MOST_HELD_OUT of all; they are spread evenly. references:
-    of every source line; of the translations of a line, the one that is closest to its reference is taken. Raises
+    of every source line. The translation of a line that is closest to its reference is taken. Raises
     InvalidRequestError if no translation passes the filters, InvalidArtifactError for a damaged file.
     """
     request: dict[str, Any] = {"filters": filters.to_json(), "held_out": held_out, "shards": shards}

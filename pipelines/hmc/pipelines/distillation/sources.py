@@ -15,7 +15,7 @@ from hmc.artifact.storage.rows import text_lines
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of source text, and what tells its text from another."""
+    """A file of source text, and the identity of its text."""
 
     path: Path
     lines: int
@@ -55,7 +55,7 @@ def read_sources(paths: Sequence[Path]) -> list[SourceFile]:
     files = [SourceFile.read(path) for path in paths]
     if not sum(file.lines for file in files):
         raise InvalidRequestError(
-            "--source: there is no line to translate; give files of source text, one sentence a line"
+            "--source: the files hold no line to translate; give files of source text, one sentence a line"
         )
     return files
 

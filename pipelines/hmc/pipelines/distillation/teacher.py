@@ -62,7 +62,7 @@ def compile_teacher(
 ) -> Path:
     """Compiles the checkpoint into the bundle `folder`, unless it is there; returns `folder`.
 
-    sentences: source text, for the ranges of int8. A bundle is written whole or not at all, so one that is there is
+    sentences: source text, for the ranges of int8. A bundle is written whole or not at all, so an existing bundle is
     complete. Raises as `compile_bundle`.
     """
     if not (folder / MANIFEST).is_file():

@@ -306,7 +306,7 @@ class FileTranslation:
 
     def _checked(self, saved: _State) -> _State:
         if saved.options != self._state.options:
-            raise InvalidRequestError(f"{self._part} was translated with other options: take the same, or start anew")
+            raise InvalidRequestError(f"{self._part} was translated with other options: use these again, or start anew")
         for stream, name, size, digest, whole in (
             (self._source, self._source_path, saved.source_bytes, self._read_hash, saved.source_sha256),
             (self._output, self._part, saved.output_bytes, self._written_hash, saved.output_sha256),

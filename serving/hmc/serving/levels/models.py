@@ -56,7 +56,7 @@ class Models:
         """hosts: at least one; their names are unique."""
         self._hosts = {host.name: host for host in hosts}
         if len(self._hosts) < len(hosts) or not hosts:
-            raise InvalidRequestError("models need names that are unique, and there must be at least one")
+            raise InvalidRequestError("give at least one model, and each name only once")
 
     @classmethod
     def open(

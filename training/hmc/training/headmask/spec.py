@@ -65,7 +65,7 @@ class HeadMaskSpec:
             )
         named = [word for word in known if word in WORDS]
         if method == "random" and named:
-            raise InvalidRequestError(f"{where} {named[0]} belongs to important, not to random")
+            raise InvalidRequestError(f"{where} {named[0]} is for `important`, not for `random`")
         return cls(
             cast(Method, method),
             float(amount),

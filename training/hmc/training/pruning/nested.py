@@ -197,14 +197,14 @@ class NestedRun(Schedule):
         """Raises InvalidRequestError when the saved state is of other settings or another number of updates."""
         if (saved.steps or self.steps) != self.steps or saved.step > self.steps:
             raise InvalidRequestError(
-                f"{self.state} is of {saved.steps or saved.step} steps, not {self.steps}; {self.mend}, or delete "
+                f"{self.state} has {saved.steps or saved.step} steps, not {self.steps}; {self.mend}, or delete "
                 "the folder to train anew"
             )
         there = {WHERE: asked.settings[WHERE]} | saved.settings
         if saved.settings and (found := differences(there, asked.settings)):
             raise InvalidRequestError(
-                f"{self.state} is of other settings of nested fine-tuning or distillation ({'; '.join(found)}); give "
-                "the same, or delete the folder to fine-tune anew"
+                f"{self.state} belongs to other settings of nested fine-tuning or distillation ({'; '.join(found)}); "
+                "give the same settings, or delete the folder to fine-tune anew"
             )
 
     def _is_written(self, path: Path) -> bool:

@@ -211,9 +211,7 @@ def _check_heads(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: Pr
                 f"--target-heads {budget.name}: this checkpoint has no heads of {', '.join(budget.kinds)} left to close"
             )
         if budget.heads >= available:
-            raise InvalidRequestError(
-                f"--target-heads {budget.name}: give budgets below the {available} heads there are"
-            )
+            raise InvalidRequestError(f"--target-heads {budget.name}: give budgets below the {available} open heads")
         if problems := budget.problems(layout):
             raise InvalidRequestError(f"--target-heads: {problems[0]}")
     for wide, narrow in pairwise(budgets):

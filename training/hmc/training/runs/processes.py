@@ -153,7 +153,7 @@ def check_processes(run: RunSection) -> None:
     started, wanted = os.environ.get("WORLD_SIZE", "1"), run.devices * run.nodes
     if started not in ("1", str(wanted)):
         raise InvalidRequestError(
-            f"{started} processes were started (WORLD_SIZE), but the run is of {wanted} (run.devices × run.nodes). "
+            f"{started} processes were started (WORLD_SIZE), but the run needs {wanted} (run.devices × run.nodes). "
             "hmc train: give --set run.devices=N (processes per node) and run.nodes; hmc prune: start it without "
             "torchrun"
         )

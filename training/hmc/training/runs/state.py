@@ -163,8 +163,8 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, f
         raise InvalidArtifactError(f"training state {path}", problems, FIX) from error
     if (processes := saved_processes(rng)) != fabric.world_size:
         raise InvalidRequestError(
-            f"training state {path} is of {processes} process(es), this run has {fabric.world_size}; resume it with "
-            f"{processes}"
+            f"training state {path} was saved by {processes} process(es), and this run has {fabric.world_size}; "
+            f"resume it with {processes}"
         )
     current = optimizer.state_dict()
     current["state"] = _unflatten(moments)

@@ -285,7 +285,7 @@ def _tensors_to_start_from(source: Checkpoint, name: str, arch: Architecture, la
         here = dict(arch)
         different = [f"{key} {there[key]} there, {here[key]} here" for key in there if there[key] != here[key]]
         raise InvalidRequestError(
-            f"model.start_from {name} is another model than that of the recipe: {'; '.join(different)}. Leave out of "
+            f"model.start_from {name} is not the model of the recipe: {'; '.join(different)}. Leave out of "
             "[model] what the checkpoint has"
         )
     if own == arch:

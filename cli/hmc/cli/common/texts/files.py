@@ -92,7 +92,8 @@ def write_document(
 
 
 def matches(text: str, patterns: Sequence[str]) -> tuple[str, ...]:
-    """What the regular expressions match in a text, each once. Raises InvalidRequestError for one that is malformed."""
+    """The matches of the regular expressions in a text, each once. Raises InvalidRequestError for one that is
+    malformed."""
     return tuple(dict.fromkeys(found for pattern in patterns for found in _found(text, pattern)))
 
 

@@ -72,8 +72,8 @@ def author_search_end(
     - `fresh` int32: 1 where a sentence begins with this step; its state counts as empty. `next_fresh` is 0.
     - `lengths` int32: tokens so far. `done` int32: 0 runs; 1 has ended, or is no sentence; 2 has failed: a running row
       had NaN or +inf. A finished sentence stays finished, and its ended hypotheses and history do not change.
-    - `tokens` `[B, k]` int32: the last ones. `totals` `[B, k]` float64: summed log-probabilities, best first; -inf: the
-      row does not run.
+    - `tokens` `[B, k]` int32: the last token of each row. `totals` `[B, k]` float64: summed log-probabilities, best
+      first; -inf: the row does not run.
     - `ended_ranks` `[B, k]` float64: total / length ** penalty of ended hypotheses, best first; -inf: none.
       `ended_totals` float64, `ended_lengths` int32 (tokens, EOS included), `ended_complete` int32 (1: ended by EOS),
       `ended_rows` int32 (the row that EOS continued; for a hypothesis that was cut off, its own row), `ended_finals`

@@ -87,7 +87,7 @@ class SearchOps:
 
 @dataclass
 class SearchState:
-    """What a step begins with; sentences that are `fresh` have written nothing."""
+    """The state at the beginning of a step. Sentences that are `fresh` have written nothing."""
 
     ops: SearchOps
     fresh: ir.Value

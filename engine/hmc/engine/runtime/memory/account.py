@@ -34,7 +34,7 @@ class MemoryBudget:
     """Share of the memory that was free when this process began to use the device, above 0 and at most 1."""
 
     def bytes_of(self, free: int | None) -> int | None:
-        """The bytes of this budget. free: bytes of the device that were free; None: unknown, as is a share of it."""
+        """The bytes of this budget. free: free bytes of the device. None: unknown, and so is a share of it."""
         if self.size is not None:
             return self.size
         return None if free is None else int(free * self.share)

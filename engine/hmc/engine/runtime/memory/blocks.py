@@ -57,7 +57,7 @@ _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_give_up)
 
 
 class DeviceBlock:
-    """Memory of a device, set to 0 at first. It is freed when neither it nor a tensor in it is referred to."""
+    """Memory of a device, set to 0 at first. It is freed when no reference to it or to a tensor in it is left."""
 
     def __init__(self, memory: Account, size: int, what: str, reservation: Reservation | None = None) -> None:
         """size: bytes. what: their purpose, see `Account.reserve`. reservation: of these bytes, made earlier; the

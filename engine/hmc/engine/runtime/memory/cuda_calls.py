@@ -101,7 +101,7 @@ def free(index: int, address: int) -> None:
 
 def copy(index: int, target: int, source: int, size: int, kind: int) -> None:
     """Copies `size` bytes between host and device. kind: TO_DEVICE or FROM_DEVICE. When it returns, the source may
-    change. The bytes are there then if the host's memory is pinned; else after `wait`."""
+    change. If the host's memory is pinned, the bytes are there on return; otherwise after `wait`."""
     with on_device(index):
         _call("cudaMemcpy", ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t(size), ctypes.c_int(kind))
 

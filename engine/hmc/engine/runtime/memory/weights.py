@@ -50,7 +50,7 @@ class WeightStore:
     def load(
         self, bundle: Path, tensors: Iterable[StoredTensor], digest_of: Callable[[str], str], level: str
     ) -> dict[WeightKey, SharedWeight]:
-        """Puts those weights on the device that are not there yet.
+        """Puts the weights on the device that are not there yet.
 
         tensors: stored in files of `bundle`, whose contents were checked. digest_of: returns the sha256 of a file.
         level: its name, for errors. Raises FailedPreconditionError if they do not fit on the device together, OSError
@@ -83,7 +83,7 @@ def shareable(tensor: StoredTensor) -> bool:
 
 
 def key_of(tensor: StoredTensor, digest: str) -> WeightKey:
-    """What makes two tensors the same weight. digest: sha256 of the tensor's file."""
+    """The key of a weight: tensors with the same key are the same weight. digest: sha256 of the tensor's file."""
     return digest, tensor.raw.offset, tensor.element_type, tensor.shape
 
 

@@ -103,7 +103,7 @@ def _ranking(path: Path, arch: Architecture) -> list[Head]:
     same = same and all(len(layout[kind]) == len(full[kind]) for kind in KINDS) and set(ranking) <= set(full.heads())
     if not same:
         raise InvalidRequestError(
-            f"{path} is of a model of another architecture: the checkpoints have {arch.encoder_layers} + "
+            f"{path} was measured on a model of another architecture: the checkpoints have {arch.encoder_layers} + "
             f"{arch.decoder_layers} layers of {arch.heads} heads; measure the model they were pruned from"
         )
     return ranking
