@@ -51,7 +51,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Reached:
-    """One level of the bundle, as measured after everything else."""
+    """One level of the bundle, with its measurements from the end of the run."""
 
     name: str
     checkpoint: str

@@ -41,7 +41,7 @@ POLLS, POLL_S = 100, 0.005
 class AsyncClient(ClientCore):
     """As `Client`, for asyncio: use it in an `async with` block, on one event loop. Make it where that runs.
 
-    Methods that return one answer are coroutines. Those that yield are asynchronous generators: leaving one early
+    Methods that return one answer are coroutines. Methods that yield are asynchronous generators: leaving one early
     cancels its call at once inside `contextlib.aclosing`, and otherwise when the generator is collected.
     """
 
@@ -327,7 +327,7 @@ class _Ending:
         self._seen.append(grpc.aio.AioRpcError(_now(call.code()), none, trailers, _now(call.details())))
 
     async def sent(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """The error with which the server ended the call, where `error` hides it; else `error`.
+        """The error with which the server ended the call, if `error` hides it. Otherwise `error`.
 
         UNAVAILABLE if no other status comes within half a second: the connection broke while a request was sent.
         """

@@ -39,7 +39,7 @@ Level = str | Selector | None
 
 
 class Where(TypedDict, total=False):
-    """Which model translates, and the name of the call."""
+    """The model that translates, and the name of the call."""
 
     model: str | None
     """The name of a model, of a server of several."""
@@ -215,7 +215,7 @@ def status(timeout: float | None, model: str | None, request_id: str | None) -> 
 def change_level(
     method: str, level: str, timeout: float | None, model: str | None, request_id: str | None
 ) -> Call[LevelInfo]:
-    """method: LoadLevel, UnloadLevel or SetDefaultLevel. See the methods of `Client` of these names."""
+    """method: LoadLevel, UnloadLevel or SetDefaultLevel. See the methods of `Client` with the same names."""
     check_text(level, "level")
     request = getattr(pb, f"{method}Request")(name=level, model=model)
     return Call(

@@ -136,7 +136,8 @@ class Client(ClientCore):
     def status(
         self, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> ServerStatus:
-        """What the loaded levels of a model (None: of all) do now: queues, running batches, memory. For operators."""
+        """The present work of the loaded levels of a model (None: of all models): queues, running batches, memory. For
+        operators."""
         return self._ask(calls.status(timeout, model, request_id))
 
     def load_level(
@@ -154,7 +155,7 @@ class Client(ClientCore):
     def set_default_level(
         self, name: str, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> LevelInfo:
-        """Makes a loaded level the one that serves calls which choose none, until the next reload."""
+        """Makes a loaded level the default level, for calls that choose none, until the next reload."""
         return self._ask(calls.change_level("SetDefaultLevel", name, timeout, model, request_id))
 
     def reload(

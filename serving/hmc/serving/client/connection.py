@@ -33,7 +33,7 @@ Pair = tuple[Path | str, Path | str]
 
 @dataclass(frozen=True)
 class Connection:
-    """The arguments of a gRPC channel, and what is sent with every call."""
+    """The arguments of a gRPC channel, and the metadata of every call."""
 
     name: str
     """The addresses as the user wrote them, for messages."""

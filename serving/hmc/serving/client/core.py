@@ -86,7 +86,7 @@ class Readiness:
         self._reason = "no answer came in that time"
 
     def seconds_left(self) -> float:
-        """What is left of the timeout; 0 or less: nothing."""
+        """The seconds that are left of the timeout. 0 or less: no time is left."""
         return self._end - time.monotonic()
 
     def pause_s(self) -> float:

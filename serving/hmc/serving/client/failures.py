@@ -93,8 +93,7 @@ class Retry:
 
     A call is sent again after UNAVAILABLE, RESOURCE_EXHAUSTED, a DEADLINE_EXCEEDED that says when to come again, and a
     CANCELLED that is not the caller's own: the server then ended the call.
-    The server's own word, `grpc-retry-pushback-ms`, goes before the waits here. Calls that change a server are never
-    sent again.
+    The server's `grpc-retry-pushback-ms` overrides the waits here. Calls that change a server are never sent again.
 
     Raises InvalidRequestError if a value is out of range.
     """
@@ -132,7 +131,7 @@ class Attempts:
         self._retry, self._again, self._made = retry, again, 1
 
     def seconds_left(self) -> float | None:
-        """What is left of the timeout; None: no limit."""
+        """The seconds that are left of the timeout. None: no limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def answered(self) -> None:

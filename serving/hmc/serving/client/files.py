@@ -139,7 +139,8 @@ class _State:
 
 
 class FileTranslation:
-    """One run over a file; use it in a `with` block, and call `finish` in it. Holds as many lines as are under way."""
+    """One run over a file; use it in a `with` block, and call `finish` in it. It holds only the lines that are under
+    way."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class Window:
         self._read += 1
 
     def end(self, error: BaseException | None = None) -> None:
-        """There are no more texts. error: the reason, if it is not that all are read; `finish` raises it."""
+        """There are no more texts. error: the reason, unless all texts were read; `finish` raises it."""
         self._ended, self._error = True, error
 
     # -- sending them ------------------------------------------------------------------------------------------------

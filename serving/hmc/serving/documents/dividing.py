@@ -131,11 +131,11 @@ class Divided:
 
     @property
     def target_language(self) -> str:
-        """Of the translation: what its token names, or the bundle's."""
+        """Language of the translation: of its token, or else of the bundle."""
         return self.code.strip().strip("<>") or self.source.target_language
 
     def parts(self) -> Iterator[Part]:
-        """The parts of the text, in order. Those of a divided text are found while they are taken."""
+        """The parts of the text, in order. The parts of a divided text are found while they are taken."""
         if self.whole:
             code = "" if self.own or not self.text.strip() else self.code
             yield Part(Piece(0, self.text, self.text), code + self.text)
@@ -147,7 +147,7 @@ class Divided:
 
     def runs(self) -> list[Part]:
         """The parts of a text that is not divided into sentences, in order, see `hmc.serving.text.segmentation.runs`.
-        There is at most one that is translated, unless more than blanks lies between two sentences."""
+        At most one part is translated, unless more than blanks lies between two sentences."""
         skipped = len(self.own)
         found: list[Part] = []
         at = skipped
@@ -162,7 +162,7 @@ class Divided:
         return found
 
     def worded(self) -> Span:
-        """What is translated of the text if it is not divided."""
+        """The part of the text that is translated if the text is not divided."""
         skipped = len(self.own)
         begin, end = worded(self.text[skipped:], self.source.language)
         return begin + skipped, end + skipped

@@ -219,8 +219,8 @@ class _Searched:
         self._marks = [at + before for before, at in enumerate(self._ends)]
 
     def find(self, phrase: str, start: int = 0) -> int:
-        """Where the phrase stands next; -1 if nowhere. One that begins and ends as words do begins and ends where words
-        of the text do: "Go" does not stand in "Good", nor "user" in "user_id"."""
+        """Where the phrase stands next; -1 if nowhere. A phrase that begins and ends like a word is found only as whole
+        words: "Go" does not stand in "Good", nor "user" in "user_id"."""
         if (at := self.text.find(phrase, start)) < 0 or not (WORD.match(phrase) and WORD.match(phrase[-1])):
             return at  # most phrases of a long list do not occur
         found = self._marked.find(_marked(phrase), start + bisect_left(self._ends, start))

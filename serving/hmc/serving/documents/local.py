@@ -18,7 +18,7 @@ from hmc.serving.requests.source_side import SourceSide
 
 
 class Submits(Protocol):
-    """The part of `hmc.serving.Translator` that is used here."""
+    """The methods of `hmc.serving.Translator` that are used here."""
 
     @property
     def source(self) -> SourceSide: ...

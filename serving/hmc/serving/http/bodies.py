@@ -59,7 +59,7 @@ class Body:
         return b"".join(parts)
 
     async def left(self) -> None:
-        """Returns when the client has left. While the body is read, `read` notices it."""
+        """Returns when the client has left. While the body is read, `read` notices a client that leaves."""
         await self._ended.wait()
         while (await self._request.receive())["type"] != "http.disconnect":
             pass

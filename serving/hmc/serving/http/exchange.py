@@ -24,7 +24,8 @@ LINGER_S = 1.0
 
 
 async def unless(left: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T], context: Context | None = None) -> T:
-    """Awaits `work`, and cancels it when `left` ends first. context: in which it runs; None: a copy of the present."""
+    """Awaits `work`, and cancels it when `left` ends first. context: the context in which it runs. None: a copy of the
+    present context."""
     working = asyncio.create_task(work, context=context)
     leaving = asyncio.create_task(left)
     try:
@@ -51,8 +52,8 @@ def event(data: bytes, name: str = "") -> bytes:
 class Answers(Response):
     """Writes messages as they come, as server-sent events or as JSON lines.
 
-    An error before the first message is an answer with its HTTP status. A later one is the last event, `error`, or the
-    last line, `{"error": …}`. After the last message, an event `end` says that nothing is missing.
+    An error before the first message is an answer with its HTTP status. A later error is the last event, `error`, or
+    the last line, `{"error": …}`. After the last message, an event `end` says that nothing is missing.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Lines:
         return line
 
     async def left(self) -> None:
-        """Returns when the client has left. While texts wait to be read, it is not noticed."""
+        """Returns when the client has left. While texts wait to be read, a client that leaves is not noticed."""
         await self._ended.wait()
         if not self._broken:
             await gone(self._request)

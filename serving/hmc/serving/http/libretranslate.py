@@ -159,7 +159,7 @@ class _Wanted:
         return cls(texts, is_list, is_html, _alternatives(values), source, _pair(pairs, source, target))
 
     def request(self, alternatives: int) -> pb.TranslateRequest:
-        """Raises HttpError. Markup of many characters takes long: call it in a thread."""
+        """Raises HttpError. Long markup takes time, so call this in a thread."""
         return pb.TranslateRequest(
             texts=_unescaped(self.texts) if self.is_html else self.texts,
             level=pb.LevelSelector(

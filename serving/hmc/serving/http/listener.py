@@ -200,7 +200,7 @@ class Listener:
     async def stop(self, drain_seconds: float) -> None:
         """Takes no new connections, lets running requests finish, and cancels requests that do not finish in time.
 
-        It may be called again, with less time.
+        `stop` may be called again, with less time.
         """
         self._uvicorn.should_exit = True
         if self._serving is None:

@@ -36,7 +36,7 @@ class Methods:
         self._handlers: dict[str, Handler] = {}
 
     def add_generic_rpc_handlers(self, _handlers: object) -> None:
-        """Part of what `add_…Servicer_to_server` calls; the registered handlers are enough."""
+        """`add_…Servicer_to_server` calls this too. The registered handlers are enough."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         """Adds the methods of a service. service: its full name."""

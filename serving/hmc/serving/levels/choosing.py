@@ -45,8 +45,8 @@ def runs_on(device: str, level: Level) -> bool:
 
 def choose(selector: Selector, candidates: Sequence[LevelCandidate]) -> Level:
     """Chooses a candidate by any selector except a name and the default, by the order of levels
-    (`hmc.artifact.bundle.order`): one that another fitting candidate beats is not chosen. `auto` gives the best one, as
-    fits where there is no load; `AutoController` is for servers.
+    (`hmc.artifact.bundle.order`): one that another fitting candidate beats is not chosen. `auto` gives the best level,
+    which is right without load; servers use `AutoController`.
 
     Raises LevelNotFoundError if no candidate fits. Its message names the nearest candidate, or the measurement that is
     missing.

@@ -73,8 +73,8 @@ class AutoController:
 
     It uses only levels that no other level beats (`hmc.artifact.bundle.order`), from the best to the fastest. It steps
     down at once, and one level at a time, when the present level misses the objective. It steps up when all was well
-    for a while, the better level is not busy, and the texts that now come in a second are fewer than it was seen to do.
-    A level that turns out too slow again is tried less and less often.
+    for a while, the better level is not busy, and fewer texts come in a second than the better level was seen to
+    translate. A level that turns out too slow again is tried less and less often.
     """
 
     def __init__(self, policy: AutoPolicy, clock: Callable[[], float] = time.monotonic) -> None:

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 def collect() -> None:
     """Frees what only refers to itself. A server freezes the objects that it had loaded when it began to serve
-    (`gc.freeze`). Levels that leave are among that, so it is looked through too, and then frozen again."""
+    (`gc.freeze`). Levels that leave are among these objects, so the collector searches them too, and freezes them
+    again."""
     frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()
@@ -171,7 +172,7 @@ class Residency:
 
 @dataclass(frozen=True)
 class Resident:
-    """A loaded level as the room sees it. It does not refer to the level's translator, which may be freed meanwhile."""
+    """A loaded level as `Room` sees it. It does not refer to the level's translator, which may be freed meanwhile."""
 
     name: str
     """`MODEL/LEVEL`."""

@@ -89,7 +89,7 @@ class ModelHost:
 
     @property
     def languages(self) -> Languages:
-        """What the bundle translates from and into."""
+        """The languages from and into which the bundle translates."""
         return self._current.languages
 
     @property
@@ -99,7 +99,7 @@ class ModelHost:
 
     @property
     def eager(self) -> bool:
-        """Whether its default level is loaded at the start, and stays loaded."""
+        """Whether the default level is loaded at the start, and stays loaded."""
         return not self._on_demand
 
     def _stays_loaded(self, level: str) -> bool:
@@ -230,8 +230,8 @@ class ModelHost:
     ) -> Lease:
         """Leases the level that `selector` chooses (None: the default level); use it in a `with` block.
 
-        priority: of the texts of this lease. `auto` counts as load the texts that they would wait for: for interactive
-        ones the interactive ones, otherwise all. code: the token of the target language, see `Lease`. characters: of
+        priority: of the texts of this lease. `auto` counts the texts for which they would wait as load: for interactive
+        texts only interactive texts, otherwise all. code: the token of the target language, see `Lease`. characters: of
         all texts, by which a latency budget is judged.
 
         Raises LevelNotFoundError if no level fits, LevelNotLoadedError if the level is not loaded, and UnavailableError

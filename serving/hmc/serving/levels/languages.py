@@ -22,7 +22,7 @@ ANY = "mul"
 
 @dataclass(frozen=True)
 class Languages:
-    """What a bundle translates from and into, as BCP 47 tags."""
+    """The languages from and into which a bundle translates, as BCP 47 tags."""
 
     source: str
     targets: tuple[str, ...]

@@ -20,7 +20,7 @@ from hmc.serving.requests.selectors import Selector
 
 @dataclass(frozen=True)
 class HostSettings:
-    """What the hosts of all models are made with; see `ModelHost`.
+    """The arguments for the hosts of all models; see `ModelHost`.
 
     A level is named `LEVEL`, which every model must have, or `MODEL/LEVEL`.
     """

@@ -130,15 +130,15 @@ class LoadedBundle:
     ) -> list[LevelCandidate]:
         """The levels among which a selector chooses, see `choosable`.
 
-        priority: of the texts to be translated. Interactive ones count only interactive ones as load. characters: size
-        of the request. None: no estimate of its time is needed.
+        priority: of the texts to be translated. Interactive texts count only interactive texts as load. characters:
+        size of the request. None: no estimate of its time is needed.
         """
         times = {} if characters is None else self.times.p95_ms(characters)
         return [self._candidate(name, priority, times.get(name)) for name in self.choosable(loadable_on)]
 
     def choosable(self, loadable_on: str | None = None) -> list[str]:
-        """Names of the levels that are loaded or loading. loadable_on: a device; then of all that can be loaded on
-        it."""
+        """Names of the levels that are loaded or loading. loadable_on: a device. The names of all levels that can be
+        loaded on it are then included."""
         if loadable_on is None:
             return [*self.slots, *self.loading]
         fitting = [level.name for level in self.manifest.levels if runs_on(loadable_on, level)]

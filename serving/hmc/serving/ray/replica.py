@@ -80,7 +80,7 @@ class Replica:
     # ---- what Ray asks ----
 
     def check_health(self) -> None:
-        """Raises if a level that was to serve does not: Ray then replaces the replica."""
+        """Raises an error if a level that should serve does not. Ray then replaces the replica."""
         self._gate.refresh()
         if failure := self._failure():
             raise UnavailableError(failure)
@@ -142,10 +142,10 @@ RayContext = Any
 
 
 async def unary(methods: Methods, method: MethodDescriptor, data: bytes, ray: RayContext) -> Message:
-    """The answer of a call with one, made through the same edge as calls of the plain server.
+    """The answer of a call with one answer, made through the same edge as calls of the plain server.
 
-    Ray drops the trailers of a method that raises. So a call never raises: its status is set in the context, and it
-    returns, here with an empty message.
+    Ray drops the trailers of a method that raises. So a call never raises. Its status is set in the context, and it
+    returns an empty message.
     """
     call = _call(ray)
     answer: Message = Empty()
@@ -155,7 +155,7 @@ async def unary(methods: Methods, method: MethodDescriptor, data: bytes, ray: Ra
 
 
 async def answers(methods: Methods, method: MethodDescriptor, sent: Any, ray: RayContext) -> AsyncIterator[Message]:
-    """The answers of a call with many; as `unary`. sent: the request as bytes, or an iterator of requests."""
+    """The answers of a call with many answers; see `unary`. sent: the request as bytes, or an iterator of requests."""
     call, handler = _call(ray), methods.handler(path_of(method))
     behaviour = handler.stream_stream if method.client_streaming else handler.unary_stream
     with _statuses(call, ray):

@@ -26,7 +26,7 @@ ENVIRONMENT = {
 
 
 def prepare() -> None:
-    """Sets what Ray reads when it is imported, unless it is set. Call it first."""
+    """Sets the variables that Ray reads at its import, unless they are set. Call it first."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 

@@ -19,7 +19,7 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 @dataclass(frozen=True)
 class Principal:
-    """Whom the credentials of a call stand for."""
+    """The owner of the credentials of a call."""
 
     name: str
     """The token's name in the tokens file, or the name in the client certificate; empty if the caller has neither."""
@@ -71,7 +71,8 @@ class PresentCall:
         return None if self.remaining is None else self.remaining()
 
     def note(self, model: str, level: str, answer: Answer | None, first_s: float | None) -> None:
-        """Adds facts about a request of this call. A stream has many: the longest times and the last level count."""
+        """Adds facts about a request of this call. A stream has many requests: the longest times and the last level
+        count."""
         known = self.known
         if level:
             known["model"] = model

@@ -117,7 +117,7 @@ class Translation:
 
     @property
     def blank(self) -> bool:
-        """Whether the text was blank or copied as a whole. It is not computed, so its times are no measure of a
+        """Whether the text was blank or copied as a whole. It was not computed, so its times say nothing about a
         level."""
         return not self.source_tokens
 
@@ -302,7 +302,7 @@ class LevelInfo:
 
 @dataclass(frozen=True)
 class LevelLoad:
-    """What a loaded level does at one moment."""
+    """The work of a loaded level at one moment."""
 
     model: str
     level: str
@@ -325,7 +325,7 @@ class LevelLoad:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """What the loaded levels of a server do at one moment."""
+    """The work of the loaded levels of a server at one moment."""
 
     levels: tuple[LevelLoad, ...]
     memory_bytes: int

@@ -26,7 +26,8 @@ class Codec:
         self._suppressed = lru_cache(maxsize=16)(self._read_suppressed)
 
     def constraints(self, options: DecodeOptions, target: Target, opening: Sequence[int] = ()) -> Constraints:
-        """The constraints of one sentence, in token ids. opening: tokens before its prefix, which cost nothing.
+        """The constraints of one sentence, in token ids. opening: tokens before its prefix, which do not count in the
+        score.
 
         Raises InvalidRequestError for a suppressed token that the vocabulary does not have, and for one that may not be
         suppressed.

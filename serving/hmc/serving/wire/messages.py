@@ -183,7 +183,8 @@ def stream_error_to_proto(
 ) -> pb.TranslateStreamResponse:
     """Converts the error of one text of a stream.
 
-    reference: see `message_of`. level, bundle_version: what served the text; empty if no level was chosen yet.
+    reference: see `message_of`. level, bundle_version: of the level that served the text; empty if no level was chosen
+    yet.
     """
     code: int = code_of(error).value[0]
     found = error.violations if isinstance(error, InvalidRequestError) else ()

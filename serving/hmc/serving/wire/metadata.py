@@ -52,7 +52,7 @@ def retry_trailers(error: BaseException) -> tuple[tuple[str, str], ...]:
 
 
 def retry_after_s(sent: Iterable[tuple[str, str | bytes]] | None) -> float | None:
-    """What the trailers of a failed call say, for `HmcError.retry_after_s`."""
+    """Reads `HmcError.retry_after_s` from the trailers of a failed call."""
     for name, value in sent or ():
         if name == TRAILER:
             try:

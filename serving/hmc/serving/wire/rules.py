@@ -30,7 +30,7 @@ _validator = protovalidate.Validator()  # compiles the rules of a message once
 def check_request(request: Message) -> None:
     """Raises InvalidRequestError with every value of `request` that breaks a rule of its field.
 
-    Of a request larger than `MAX_LISTED_BYTES`, it names the first one only.
+    For a request larger than `MAX_LISTED_BYTES` it names only the first one.
     """
     found = _validator.collect_violations(request, fail_fast=request.ByteSize() > MAX_LISTED_BYTES)
     if not found:

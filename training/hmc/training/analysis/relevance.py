@@ -152,7 +152,7 @@ class Relevance:
 
 @torch.no_grad()
 def sentence_relevance(model: Transformer, source: Sequence[int], target_in: Sequence[int]) -> Iterator[Relevance]:
-    """Relevance of each head to the top-1 logit of each generation step, a few steps at a time.
+    """Relevance of each head to the top-1 logit of each generation step. It is computed for a few steps at a time.
 
     source: ids with EOS. target_in: ids that the decoder reads, the start symbol first; step n sees n + 1 of them.
     Raises InvalidRequestError for hidden states that are NaN or infinite.

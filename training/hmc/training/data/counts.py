@@ -14,7 +14,7 @@ MUCH = 0.05
 
 @dataclass(frozen=True)
 class Limit:
-    """The longest side of a sentence pair that is trained on."""
+    """Length of the longest side of a sentence pair that is used for training."""
 
     tokens: int
     """With EOS."""

@@ -75,11 +75,11 @@ class Vocabulary:
         return ids if len(ids) <= limit else [*ids[: limit - 1], self.eos_id]
 
     def opening(self, source: str = "") -> list[int]:
-        """Returns the tokens with which the target of a source begins in any case, see `Tokenizer`."""
+        """Returns the tokens with which every target of a source begins, see `Tokenizer`."""
         return self._tokenizer.opening(source)
 
     def source_opening(self, ids: Sequence[int]) -> list[int]:
-        """Returns the token with which source ids begin that is no text: it names a language. Most models have none."""
+        """Returns the language token at the beginning of source ids, which is no text. Most models have none."""
         return [token for token in ids[:1] if self._tokenizer.names_language(token)]
 
     def encode_pair(self, source: str, target: str, dropout: float = 0.0) -> tuple[list[int], list[int]]:

@@ -29,7 +29,7 @@ PIECE = {"cpu": 2**19, "cuda": 2**25}
 
 
 class Lesson(NamedTuple):
-    """What a teacher knows about one batch. None of it has a graph."""
+    """A teacher's outputs for one batch. None of it has a graph."""
 
     logits: TeacherLogits
     """For the real target tokens, in the order of `Batch.real`."""
@@ -46,7 +46,7 @@ class Observed(NamedTuple):
 
 
 def observe(model: Transformer, batch: Batch, settings: DistillSection) -> Observed:
-    """Runs the model on a batch; records what `settings` compare."""
+    """Runs the model on a batch, and records the outputs that `settings` compare."""
     recorded = Recorded(Outputs([], []), Outputs([], []))
     if settings.compares_layers:
         with recording(model, settings) as recorded:
@@ -93,7 +93,7 @@ def plain_loss(model: Transformer, observed: Observed, batch: Batch, smoothing: 
 
 
 class TeacherLogits(NamedTuple):
-    """What the teacher's logits are made of: t = states · Wᵀ + b. None of it gets a gradient."""
+    """The parts of the teacher's logits: t = states · Wᵀ + b. None of it gets a gradient."""
 
     states: Tensor
     """`[N, d]` decoder states of the teacher."""
@@ -193,7 +193,7 @@ class Outputs(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a forward pass left for the comparison of layers; empty where nothing is compared."""
+    """The outputs of a forward pass for the comparison of layers; empty if no layers are compared."""
 
     hidden: Outputs
     """Outputs of layers."""
@@ -207,7 +207,7 @@ class Recorded(NamedTuple):
 
 @contextmanager
 def recording(model: Transformer, settings: DistillSection) -> Iterator[Recorded]:
-    """Yields what `settings` compare; it is filled by the model's forward pass within the context."""
+    """Yields the outputs that `settings` compare. The model's forward pass within the context fills them."""
     found, hooks = Recorded(Outputs([], []), Outputs([], [])), []
     modules: list[tuple[nn.Module, list[Tensor | None]]] = []
     if settings.hidden:

@@ -53,8 +53,8 @@ NOTHING = Distillation()
 
 
 def teacher_path(settings: DistillSection, default: Path | None) -> Path | None:
-    """The checkpoint of the teacher. None: the settings learn nothing from one. Raises InvalidRequestError when the
-    settings contradict each other."""
+    """The checkpoint of the teacher. None: the settings use no teacher. Raises InvalidRequestError when the settings
+    contradict each other."""
     if not settings.active and settings.teacher is not None:
         raise InvalidRequestError(
             f"a teacher is given ({settings.teacher}), but nothing is learned from it: set --distill WEIGHT "
@@ -76,7 +76,7 @@ def teacher_path(settings: DistillSection, default: Path | None) -> Path | None:
 def load_teacher(
     settings: DistillSection, default: Path | None, student: Architecture, vocabulary: Vocabulary, longest: int
 ) -> Teacher | None:
-    """Loads the teacher that the settings name, else `default`. None: the settings learn nothing from a teacher.
+    """Loads the teacher that the settings name, else `default`. None: the settings use no teacher.
 
     vocabulary: the student's. longest: tokens in the longest sentence. Raises InvalidArtifactError for a checkpoint
     that cannot be used, and InvalidRequestError if no teacher is set, or if it cannot teach this student.
@@ -121,7 +121,8 @@ def _layer_problems(teacher: Architecture, student: Architecture) -> list[str]:
 
 
 def check_same_teacher(former: str, present: str, state: Path) -> None:
-    """Raises InvalidRequestError when the digests differ. former: of the teacher that the saved `state` began with."""
+    """Raises InvalidRequestError when the digests differ. former: fingerprint of the teacher with which the saved
+    `state` began."""
     if former != present:
         raise InvalidRequestError(
             f"the teacher is not the one that {state} began with; restore that checkpoint, or choose another --out"

@@ -73,7 +73,7 @@ class MaskLog:
         write_whole(folder / FILE, json.dumps(content) + "\n")
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs for the same next line and counts."""
+        """The state that a resumed run needs for the same next line and counts."""
         last = None if self._last is None else self._last.tolist()
         pairs = {"last": last, "again": float(self._again), "pairs": self._pairs}
         return {"updates": self._updates, "masked": self._counts.tolist(), "history": self.history} | pairs
@@ -134,8 +134,8 @@ class HeadMask:
     def applied(self, fabric: Fabric, step: int, batches: Sequence[Batch]) -> Iterator[Callable[[int], None]]:
         """Masks N heads during update `step`. batches: the part of the update that this process computes.
 
-        Yields what puts the mask of the n-th of `batches` on the model, to be called before its forward pass. The
-        former gates return at the end.
+        Yields a function that puts the mask of the n-th of `batches` on the model. Call it before the forward pass of
+        that batch. The former gates return at the end.
         """
         attentions = [attention for *_, attention in self.model.attentions() if attention.heads]
         former = [attention.gate for attention in attentions]

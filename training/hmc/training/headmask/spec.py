@@ -18,7 +18,7 @@ _AFTER = re.compile(r"after=(\d+)")
 
 @dataclass(frozen=True)
 class HeadMaskSpec:
-    """Which heads to mask in every update (Sun et al. 2021, section 3)."""
+    """The heads to mask in every update (Sun et al. 2021, section 3)."""
 
     method: Method
     """`random`: algorithm 1; `important`: algorithm 2."""

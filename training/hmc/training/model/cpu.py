@@ -50,7 +50,7 @@ def draw_kept(shape: torch.Size, p: float) -> Tensor:
     """Draws int8 of `shape`: each element independently is -1 (all bits set) with probability 1 - p, else 0.
 
     Random bits take most of dropout's time, so every element gets one byte, which drops it with probability
-    ⌊256 p⌋ / 256. The rest of p is small: that many more positions, a Poisson-distributed number, are drawn and
+    ⌊256 p⌋ / 256. The rest of p is small. For it, a Poisson-distributed number of further positions is drawn and
     dropped. NumPy's SFC64 makes the bits, faster than PyTorch's generator, which seeds it.
     """
     random = np.random.Generator(np.random.SFC64(int(torch.randint(2**63 - 1, ()))))

@@ -66,7 +66,7 @@ def translate(
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], beam: int) -> Scores:
-    """Scores `hypotheses` against `references`. beam: the beam size that made them, for the record."""
+    """Scores `hypotheses` against `references`. beam: the beam size of the translations, for the record."""
     bleu, chrf = BLEU(tokenize=tokenizer_of(references)), CHRF()
     return Scores(
         bleu=bleu.corpus_score(list(hypotheses), [list(references)]).score,

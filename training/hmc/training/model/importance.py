@@ -26,7 +26,7 @@ from hmc.training.model.transformer import Transformer
 def sentence_importance(
     model: Transformer, batch: Batch, label_smoothing: float = 0.0, how: Importance = DEFAULT
 ) -> Tensor:
-    """Returns what every sentence x adds to the importance of head h: `[B, total]`, fp32 or wider, in nats.
+    """Returns the part of every sentence x in the importance of head h: `[B, total]`, fp32 or wider, in nats.
 
     By default |∂L(x)/∂ξ_h| at ξ = 1; else the sum of the absolute values of its tokens, or -∂L(x)/∂ξ_h where `how`
     takes the absolute value of a whole batch, or none. L(x) is the summed cross-entropy of sentence x. Heads are in the
@@ -46,7 +46,7 @@ def sentence_importance(
 def importance_sums(
     model: Transformer, batches: Sequence[Batch], how: Importance = DEFAULT, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Returns what `importance_of` divides, over all parts of one batch: `[2, total]`.
+    """Returns the sums that `importance_of` divides, over all parts of one batch: `[2, total]`.
 
     The first row sums `sentence_importance`; the second counts the sentences or tokens of its mean. The sums of several
     processes may be added up before the division.
@@ -62,7 +62,7 @@ def importance_sums(
 def importance_of(sums: Tensor, how: Importance, heads: Sequence[int]) -> Tensor:
     """Returns I_h `[total]` from the sums of one batch. The sums may be absolute already.
 
-    heads: number of heads of each attention that has any.
+    heads: number of heads of each attention that has heads.
     """
     values = sums[0] / sums[1]
     if how.sign == "absolute":
@@ -73,7 +73,7 @@ def importance_of(sums: Tensor, how: Importance, heads: Sequence[int]) -> Tensor
 
 
 def heads_of_attentions(model: Transformer) -> list[int]:
-    """Returns the number of heads of each attention that has any, in the order of `model.attentions()`."""
+    """Returns the number of heads of each attention that has heads, in the order of `model.attentions()`."""
     return [attention.heads for *_, attention in model.attentions() if attention.heads]
 
 

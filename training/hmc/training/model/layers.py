@@ -27,7 +27,7 @@ class Attention(nn.Module):
     """MultiHead(Q, K, V) = Concat_h(g_h · head_h) W_O (Voita et al. 2019, section 6.1).
 
     With 0 heads only W_O's bias remains. Key and value projections are one matrix, `key_value` `[2·H·D, d_model]`.
-    of: heads that the attention would have, if all were there: the scale of each head's first weights (default: heads).
+    of: number of heads of the whole attention, which sets the scale of each head's first weights (default: heads).
     """
 
     gate: Gate
@@ -90,7 +90,7 @@ class FeedForward(nn.Module):
     """Position-wise feed-forward sub-layer `[…, d_model]` → `[…, d_model]`, with a gate on every neuron.
 
     With 0 neurons only the bias of `fc2` remains, and the empty matrices are not trained.
-    of: neurons that it would have, if all were there: the scale of the first weights (default: neurons).
+    of: number of neurons of the whole sub-layer, which sets the scale of the first weights (default: neurons).
     """
 
     gate: Gate
@@ -141,7 +141,7 @@ class Layer(nn.Module):
         return x + self.gate((output - x)[:, None])[:, 0]  # a gate sees the layer as one head
 
     def read(self, x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-        """What a sub-layer reads of the states x: norm(x) where norms come first, else x."""
+        """The input of a sub-layer from the states x: norm(x) if norms come first, else x."""
         return norm(x) if self.pre_norm else x
 
     def then(self, x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
@@ -152,7 +152,7 @@ class Layer(nn.Module):
 class EncoderLayer(Layer):
     """Self-attention and feed-forward, each followed by dropout, residual connection and layer norm.
 
-    norm: makes a norm of states. pre_norm: the norms are on what attention and feed-forward read.
+    norm: makes a norm of states. pre_norm: the norms are on the inputs of attention and feed-forward.
     """
 
     def __init__(

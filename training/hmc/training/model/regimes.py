@@ -51,8 +51,8 @@ def select_layout(model: Transformer, current: HeadLayout, target: HeadLayout) -
     """Leaves out the heads of a model of layout `current` that are not in `target`.
 
     On a CPU they are not computed; elsewhere they are masked (`mask_to_layout`), because a GPU would wait for the
-    indices of the selected heads. Outputs and gradients are equal up to rounding. Where no head is left all are masked,
-    so that every weight has a gradient: several processes wait for it.
+    indices of the selected heads. Outputs and gradients are equal up to rounding. If no head is left, all heads are
+    masked, so that every weight has a gradient, for which several processes wait.
     """
     if model.shared.weight.device.type != "cpu":
         mask_to_layout(model, current, target)

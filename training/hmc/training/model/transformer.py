@@ -116,7 +116,7 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, padded: bool | None = None) -> tuple[Tensor, Tensor | None]:
         """source `[B, S]`, padded with pad_id → states `[B, S, d_model]` and mask `[B, 1, 1, S]` (None: no padding).
 
-        padded: whether `source` holds padding. None: this is computed from the tensor, which makes a GPU wait.
+        padded: whether `source` holds padding. None: it is computed from the tensor, which makes a GPU wait.
         """
         real = source.ne(self.arch.pad_id)
         padded = not bool(real.all()) if padded is None else padded

@@ -35,7 +35,7 @@ def nested_ranking(pruned: Sequence[Checkpoint]) -> HeadScores:
 def ranking_without_closing(
     source: Checkpoint, heads: str, importance: Callable[[], HeadScores]
 ) -> dict[Kind, np.ndarray]:
-    """Scores the heads of `source`, from which no gates were closed; kind → `[layers, heads]`.
+    """Scores the heads of `source`, of which no gates were closed; kind → `[layers, heads]`.
 
     heads: as `NestedSection.heads`. importance: measures I_h; called only where it is needed. Raises
     InvalidRequestError when the checkpoint has no log α and `heads` asks for it.
@@ -102,7 +102,8 @@ class Levels:
 
 
 def numbers_of(targets: Sequence[HeadBudget], heads: int) -> list[int]:
-    """Returns falling numbers of heads of the whole model. None: it is trained alone, as a control for its levels.
+    """Returns falling numbers of heads of the whole model. None: the whole model is trained alone, as a control for its
+    levels.
 
     heads: of the model. Raises InvalidRequestError for other budgets.
     """

@@ -272,8 +272,8 @@ def nested_finetune(
     level, and returns its path. It is the average of the checkpoints whose mean dev BLEU over the levels is highest. An
     interrupted run resumes.
 
-    train: training corpora. dev: dev corpus. steps: updates. targets: without `pruned`, the numbers of heads; then
-    `settings.nested.heads` says what ranks them. Raises InvalidRequestError, InvalidArtifactError or
+    train: training corpora. dev: dev corpus. steps: updates. targets: the numbers of heads, if `pruned` is not given.
+    `settings.nested.heads` then names the ranking. Raises InvalidRequestError, InvalidArtifactError or
     DeviceUnavailableError with what to do.
     """
     return NestedRun(source, pruned, train, dev, out, settings, steps, targets).run()

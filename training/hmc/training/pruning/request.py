@@ -106,7 +106,7 @@ def request_differences(stored: str, request: dict[str, Any], settings: PruneSet
 
 
 def check_inputs(checkpoint: Path, settings: PruneSettings, corpora: Sequence[str]) -> None:
-    """Checks what else would be refused only after work that comes before a pruning run, such as translating.
+    """Checks in advance what a pruning run would otherwise refuse only after other work, such as translating.
 
     Reads the first pairs of corpora in the languages of a checkpoint. Raises as `check_corpora` and
     `PruneSettings.following`, and InvalidArtifactError for a checkpoint that cannot be used.

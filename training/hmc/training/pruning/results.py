@@ -100,7 +100,7 @@ def describe_undecided(gates: Mapping[str, float]) -> str:
 
 
 def describe_unsettled(gates: HeadGates) -> str:
-    """Returns a line about the gates that have not settled in the paper's λ form, where nothing decides for them."""
+    """Returns a line about the gates that have not settled in the paper's λ form, which forces no decision."""
     found = {str(head): probability for head, probability in gates.unsettled().items()}
     if not found:
         return "every gate has settled"

@@ -59,7 +59,7 @@ from hmc.training.runs.updater import Update
 
 
 class Checked(NamedTuple):
-    """A request that was checked as far as that takes no work."""
+    """A request after the checks that need no work."""
 
     source: Checkpoint
     settings: PruneSettings
@@ -102,7 +102,8 @@ def plan_pruning(
     source: Path, targets: Sequence[int | HeadBudget], train: Sequence[str], dev: str, out: Path,
     settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0, *, control: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """What `prune` would do with the same arguments, in words. Reads the texts to their end, but those on the hub.
+    """Describes in words what `prune` would do with the same arguments. Reads the texts to their end, but those on the
+    hub.
 
     Raises as `check_pruning`.
     """
@@ -359,7 +360,7 @@ class _Recovery(Schedule):
         return self._settings.warmed(rate, self._before + step)
 
     def objective(self, step: int) -> Objective:
-        """Returns rates with which no gate moves."""
+        """Returns learning rates that move no gate."""
         return Objective(self._idle, {"weights": self._rate(step), **dict.fromkeys(GROUPS, 0.0)})
 
     def scalars(self, step: int, update: Update) -> dict[str, float]:  # noqa: ARG002 - see Schedule

@@ -64,13 +64,15 @@ class ClosingGates:
         self.gates.set_log_alpha(log_alpha.index_copy(0, self.remaining, moved))
 
     def undecided(self, keep: Tensor) -> Tensor:
-        """`[total]` booleans: the gates that a decision now would force: unsettled ones, and ones that change sides."""
+        """`[total]` booleans: the gates that a decision now would force: unsettled gates, and gates that change
+        sides."""
         log_alpha = self.gates.log_alpha().detach()
         return ((keep != (log_alpha > 0)) | self.gates.is_unsettled()) & ~self.closed
 
 
 class ClosingTarget(ABC):
-    """What a closing stage closes gates to. `fallen`: share of the way from the start that the budget has fallen.
+    """A target to which a closing stage closes gates. `fallen`: share of the way from the start that the budget has
+    fallen.
 
     Neither `pressure`, `ascend` nor `keep` makes a GPU wait.
     """
@@ -101,8 +103,8 @@ class ClosingTarget(ABC):
 
     @abstractmethod
     def keep(self) -> list[Tensor]:
-        """Returns `[total]` booleans for every set: the gates that stay if the decision is made now, or as it was
-        made."""
+        """Returns `[total]` booleans for every set: the gates that stay by the decision, or that would stay if it were
+        made now."""
 
     @abstractmethod
     def decide(self, progress: PruneProgress, say: Say) -> None:
@@ -114,7 +116,7 @@ class ClosingTarget(ABC):
 
     @abstractmethod
     def finish(self, progress: PruneProgress, say: Say) -> None:
-        """Writes what stays into `progress`, and says it."""
+        """Writes the units that stay into `progress`, and prints them."""
 
 
 class ClosingSchedule(Schedule):
@@ -213,6 +215,6 @@ class ClosingSchedule(Schedule):
             target.note(self.progress)
 
     def finish(self) -> None:
-        """Ends the stage: what stays is noted in the progress."""
+        """Ends the stage, and notes the units that stay in the progress."""
         for target in self.targets:
             target.finish(self.progress, self._say)

@@ -65,7 +65,7 @@ class LatencyPlan:
             raise InvalidRequestError("give latency targets from the slowest to the fastest, each of them once")
 
     def request(self) -> dict[str, Any]:
-        """What a run folder keeps of the plan, to tell whether it belongs to the same request."""
+        """The record of the plan in a run folder, by which a request is compared with it."""
         goals = {goal.name: goal.ms for goal in self.goals}
         return {"goals": goals, "setting": self.table.setting.model_dump(mode="json")}
 

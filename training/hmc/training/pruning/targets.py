@@ -109,7 +109,7 @@ class HeadTarget(NumberTarget):
         progress.starts, progress.pressures = self.starts, [pressure.to_json() for pressure in self.pressures]
 
     def decide(self, progress: PruneProgress, say: Say) -> None:  # noqa: ARG002 - nothing to say yet
-        """Notes the gates (named KIND.LAYER.HEAD) that have not decided by themselves, with their P(g ≠ 0)."""
+        """Notes the gates (named KIND.LAYER.HEAD) that did not settle by themselves, with their P(g ≠ 0)."""
         flags, probabilities = self.own.undecided(self.keep()[0]), self.gates.open_probabilities()
         rows = zip(self.gates.heads, flags.tolist(), probabilities.tolist(), strict=True)
         progress.undecided = {str(head): probability for head, is_undecided, probability in rows if is_undecided}
@@ -139,7 +139,8 @@ class HeadTarget(NumberTarget):
 
 
 class NeuronTarget(NumberTarget):
-    """A number of feed-forward neurons. There are thousands, so reports count them, where they name heads."""
+    """A number of feed-forward neurons. There are thousands of them, so reports give their number, while they name
+    single heads."""
 
     def __init__(self, gates: NeuronGates, number: int, settings: PruneSettings, within: Neurons | None = None) -> None:
         """number: neurons of the whole model that end open. within: neurons that the stage before left open."""
@@ -156,7 +157,7 @@ class NeuronTarget(NumberTarget):
         progress.neuron_pressures = [pressure.to_json() for pressure in self.pressures]
 
     def decide(self, progress: PruneProgress, say: Say) -> None:  # noqa: ARG002 - nothing to say yet
-        """Notes the number of gates that have not decided by themselves."""
+        """Notes the number of gates that did not settle by themselves."""
         progress.neurons_undecided = int(self.own.undecided(self.keep()[0]).sum())
 
     def scalars(self, fallen: float) -> dict[str, float]:

@@ -139,7 +139,7 @@ _held: dict[Path, int] = {}
 
 
 def hold(out: Path) -> None:
-    """Keeps other processes out of a run folder until `release`, or until this one ends. Does nothing where the file
+    """Keeps other processes out of a run folder until `release`, or until this process ends. Does nothing if the file
     system has no locks.
 
     Raises InvalidRequestError when another process is in it.
@@ -164,7 +164,7 @@ def hold(out: Path) -> None:
 
 
 def release(out: Path) -> None:
-    """Gives a folder back that `hold` took, if it did."""
+    """Releases the folder that `hold` took, if it took one."""
     held = _held.pop((out / LOCK).resolve(), None)
     if held is not None:
         os.close(held)

@@ -70,7 +70,7 @@ class Schedule:
     def evaluate(self, log: RunLog, *, due: bool) -> None:
         """Scores the model on dev and writes a checkpoint. Is called in the first process.
 
-        due: as `eval_every` says; else only because the update is the last one.
+        due: whether `eval_every` asks for it. Otherwise it is done only because the update is the last one.
         """
 
     def has_ended(self) -> bool:

@@ -84,9 +84,10 @@ _children: list[subprocess.Popen[bytes]] = []
 
 @contextmanager
 def naming_lost_processes() -> Iterator[None]:
-    """Around a run: where the connection to another process of it is lost, the error says how that one ended.
+    """A context around a run. If the connection to another process of the run is lost, the error says how that process
+    ended.
 
-    Raises RetryableError in the first process, and SystemExit in one that it started: the first one speaks for all.
+    Raises RetryableError in the first process, which reports for all, and SystemExit in the processes that it started.
     """
     parent = os.getppid()
     try:
@@ -139,8 +140,8 @@ def check_device(run: RunSection) -> None:
 
 
 def computes_bf16(run: RunSection) -> bool:
-    """Whether the device of a run has products of bf16. A CPU without AVX-512 has not: there PyTorch takes seven times
-    as long for them as for products of fp32 (Zen 3)."""
+    """Whether the device of a run has products of bf16. A CPU without AVX-512 does not have them: PyTorch takes seven
+    times as long there as for products of fp32 (Zen 3)."""
     on_cuda = run.device != "cpu" and torch.cuda.is_available()
     return on_cuda or torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
@@ -148,7 +149,7 @@ def computes_bf16(run: RunSection) -> bool:
 def check_processes(run: RunSection) -> None:
     """Raises InvalidRequestError when a launcher started another number of processes than the run has.
 
-    Each process would else be a run of its own in the same folder.
+    Otherwise each process would be a run of its own in the same folder.
     """
     started, wanted = os.environ.get("WORLD_SIZE", "1"), run.devices * run.nodes
     if started not in ("1", str(wanted)):
@@ -241,8 +242,8 @@ def _appears(marker: Path) -> bool:
 
 @contextmanager
 def first_process_first(fabric: Fabric, *, stops: bool = False) -> Iterator[None]:
-    """Runs the body in the first process, and then in all other processes. If it fails in the first one, it fails in
-    all.
+    """Runs the body in the first process, and then in all other processes. If it fails in the first process, it fails
+    in all.
 
     All processes must enter it. In the other processes it raises HmcError with the message of the first process. stops:
     a signal to the first process ends the body at once, and raises `Stopped` in all processes; else it ends as

@@ -64,7 +64,7 @@ class TokenizerSection(Section):
 
 
 class ModelSection(Section):
-    """Shape of the Transformer. Fields that `Architecture` has too mean the same there."""
+    """Shape of the Transformer. Fields of the same names in `Architecture` mean the same."""
 
     d_model: int = Field(default=512, gt=0, multiple_of=2)
     ffn_dim: int = Field(default=2048, gt=0)

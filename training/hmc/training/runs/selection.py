@@ -31,8 +31,8 @@ Found = TypeVar("Found", bound=Scored)
 def why_ended(train: TrainSection, evaluations: Sequence[dict[str, Any]]) -> str | None:
     """Says why a run ends before its last update, as `train.patience` asks; None: it goes on.
 
-    evaluations: `{"step", "bleu"}` of every dev evaluation. Those of the warm-up do not count: the first ones are often
-    all 0.
+    evaluations: `{"step", "bleu"}` of every dev evaluation. Evaluations in the warm-up do not count, because the first
+    ones are often all 0.
     """
     if train.patience is None or not evaluations:
         return None
@@ -65,8 +65,8 @@ class Selection:
         self.remove_surplus()
 
     def remove_surplus(self) -> None:
-        """Deletes checkpoints beyond `keep_checkpoints`, lowest dev BLEU first, unless every one is kept. An extra one
-        takes no place."""
+        """Deletes checkpoints beyond `keep_checkpoints`, the lowest dev BLEU first, unless all checkpoints are kept. An
+        extra one takes no place."""
         if self.run.keep == "every":
             return
         extra = self._extra()

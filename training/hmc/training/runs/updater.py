@@ -67,7 +67,7 @@ class SummedLoss(nn.Module):
 
 
 class Tally:
-    """What updates did: their mean loss since the last line of the log, and which were skipped.
+    """The results of updates: their mean loss since the last line of the log, and the number that were skipped.
 
     Counts updates on their device: only `line` and `check` make a GPU wait. All processes count the same."""
 
@@ -96,7 +96,8 @@ class Tally:
         return found | ({"skipped": float(skipped)} if skipped else {})
 
     def state(self) -> list[float]:
-        """What a resumed run needs for the same next line: the summed loss, its tokens and the skipped updates."""
+        """The state that a resumed run needs for the same next line: the summed loss, its tokens and the skipped
+        updates."""
         return [float(counted) for counted in (self._loss, self._tokens, self._skipped)]
 
     def restore(self, state: list[float]) -> None:

@@ -30,7 +30,7 @@ CURRENT = "current.json"
 
 
 def settled(recipe: Recipe) -> Recipe:
-    """Returns the recipe with what its start checkpoint knows: the languages and sizes that the recipe leaves out.
+    """Returns the recipe, completed by its start checkpoint with the languages and sizes that the recipe leaves out.
 
     Raises InvalidRequestError when two settings say one thing, InvalidArtifactError when the checkpoint cannot be read.
     """
@@ -123,8 +123,8 @@ def check_shape(recipe: Recipe) -> None:
 def check_parts(recipe: Recipe, *, begins: bool) -> None:
     """Checks the checkpoints, tokenizers and layouts that a recipe names, as far as that needs no vocabulary.
 
-    begins: else the folder has tokenizer and layout already. Raises InvalidRequestError or InvalidArtifactError for
-    what cannot be used.
+    begins: whether the run begins. Otherwise the folder already has tokenizer and layout. Raises InvalidRequestError or
+    InvalidArtifactError for a part that cannot be used.
     """
     model = recipe.model
     start_from = Path(model.start_from) if model.start_from else None

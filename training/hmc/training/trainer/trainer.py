@@ -116,8 +116,8 @@ def check_same_run(stored: str, recipe: Recipe, out: Path) -> None:
     error names the differences.
 
     `[run]` is not compared, even though some of its settings change the result. Settings missing in `stored`, which an
-    earlier version may have written, have their defaults. `train.steps` may differ as far as the run ends with the
-    same weights as one that had this number from the start. `train.patience` may differ.
+    earlier version may have written, have their defaults. `train.steps` may differ if the run ends with the same
+    weights as a run that had this number from the start. `train.patience` may differ.
     """
     refused = f"{out} holds a run of another recipe"
     try:
@@ -295,7 +295,7 @@ class TrainingRun(Schedule):
         self._speed.restart()
 
     def has_ended(self) -> bool:
-        """Whether the dev BLEU no longer rises, as `train.patience` says. Only the first process knows it at once."""
+        """Whether the dev BLEU no longer rises, as `train.patience` says. Only the first process knows this at once."""
         return self.progress.step < self.steps and why_ended(self.recipe.train, self.progress.evaluations) is not None
 
     # -- parts ---------------------------------------------------------------------------------------------------

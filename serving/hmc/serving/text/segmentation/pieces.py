@@ -27,8 +27,8 @@ def clauses(text: str, fits: Callable[[str], bool]) -> Iterator[Span]:
     """Yields parts of `text` that fit, in order and without the white space around them. Everything between them is
     white space. fits: tells whether a text has room; a single character always counts as one that has.
 
-    Each part is as long as can be, but ends at a clause where one ends in its second half, else after a word where it
-    can, else anywhere.
+    Each part is as long as possible. It ends at a clause if one ends in its second half, or else after a word if
+    possible, or else anywhere.
     """
     begin, length = stripped(text, 0, len(text))
     text = text[:length]
@@ -269,8 +269,8 @@ def _free_blanks(translation: str, keep: Sequence[str]) -> list[int]:
 def pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
     """Yields the pieces of a text, copied ones and sentences; no two copied ones follow one another.
 
-    language: of the text, a BCP 47 tag. fits: tells whether the model has room for a sentence. One that does not fit is
-    divided at its line breaks, and then into clauses.
+    language: of the text, a BCP 47 tag. fits: tells whether the model has room for a sentence. A sentence that does not
+    fit is divided at its line breaks, and then into clauses.
     """
     at = 0
     for sentence in _sentences(text, language, fits):
@@ -303,16 +303,16 @@ def has_fractions(text: str) -> bool:
 
 
 def worded(text: str, language: str) -> Span:
-    """What is translated of a text that is not divided: all from its first sentence to its last one. What lies before
-    and after is copied, such as a bullet, a number or an emoji; all of a text without a sentence, for which the span is
-    empty."""
+    """The part of a text that is translated if the text is not divided: all from its first sentence to its last one.
+    The text before and after it is copied, such as a bullet, a number or an emoji. A text without a sentence is copied
+    as a whole; its span is empty."""
     found = runs(text, language)
     return (found[0].begin, found[-1].end) if found else (0, 0)
 
 
 def runs(text: str, language: str) -> list[Piece]:
     """The parts of a text that are translated if it is not divided into sentences: sentences on one line with blanks
-    alone between them are one part. What else lies between sentences is copied, such as a tab or an emoji.
+    alone between them are one part. Other text between sentences is copied, such as a tab or an emoji.
 
     A text of more than MAX_BLOCK characters, which models have no room for, has one part: all from its first sentence.
     """

@@ -60,8 +60,8 @@ def pearson(x: Floats, y: Floats, seed: int) -> Correlation:
 def spearman(x: Floats, y: Floats, seed: int, strata: int = 1) -> Correlation:
     """Correlation of the ranks of `[N]` and `[N]`; equal values share their mean rank. Raises as `pearson`.
 
-    Standard error √((1 + r²/2) / (N - 3)) (Bonett and Wright 2000). strata: where x and y are already ranks within so
-    many groups, each group but the first takes another degree of freedom.
+    Standard error √((1 + r²/2) / (N - 3)) (Bonett and Wright 2000). strata: number of groups, if x and y are already
+    ranks within groups. Each group but the first takes another degree of freedom.
     """
     value, p_value = _coefficient(ranks(x), ranks(y), seed)
     return _with_interval(value, p_value, math.sqrt((1 + value**2 / 2) / max(len(x) - 2 - strata, 1)))

@@ -46,8 +46,8 @@ def analyse(subject: Subject, sentence: str, heads: Sequence[Head] = (), referen
 def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> list[dict[str, Any]]:
     """For each head: `queries` and `keys` as pieces, and `weights` as `[T][S]`. Every row sums to 1.
 
-    EOS and the start symbol are included. A query of decoder self-attention is the token that the decoder reads there,
-    a query of cross-attention the token that it predicts there.
+    EOS and the start symbol are included. A query of decoder self-attention is the token that the decoder reads at this
+    position. A query of cross-attention is the token that it predicts there.
     """
     model = subject.model
     device = model.shared.weight.device

@@ -34,7 +34,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class TracedAttention:
-    """One attention sub-layer: LN(residual + W_O heads + bias). Where norms come first, it has none after."""
+    """One attention sub-layer: LN(residual + W_O heads + bias). If norms come first, no norm follows it."""
 
     kind: Kind
     layer: int
@@ -52,7 +52,7 @@ class TracedAttention:
 
 @dataclass(frozen=True)
 class FeedForwardTrace:
-    """One feed-forward sub-layer: LN(residual + W_2 hidden + bias). Where norms come first, it has none after."""
+    """One feed-forward sub-layer: LN(residual + W_2 hidden + bias). If norms come first, no norm follows it."""
 
     module: FeedForward
     states: Tensor

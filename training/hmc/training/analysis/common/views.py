@@ -126,8 +126,8 @@ def corpus_views(model: Transformer, pairs: Sequence[TokenPair], progress: Progr
 def batch_views(
     model: Transformer, batch: Batch, rows: Sequence[int], languages: Sequence[tuple[int, int]] = ()
 ) -> Iterator[View]:
-    """The views of one batch, first of the encoder, then of the decoder. languages: see `TokenPair`; none: no row has
-    any. Raises InvalidRequestError for NaN states."""
+    """The views of one batch, first of the encoder, then of the decoder. languages: see `TokenPair`. Empty: no row has
+    a language token. Raises InvalidRequestError for NaN states."""
     arch = model.arch
     encoder = trace_encoder(model, batch.source)
     decoder = trace_decoder(model, batch.source, encoder.states, batch.target_in)

@@ -81,7 +81,7 @@ def rank_by_text(subject: Subject, text: Text, how: Importance = DEFAULT, progre
 def rank_by_result(subject: Subject, path: Path, name: ScoreName | None = None) -> Ranking:
     """Ranks by the score that a result of an analysis has (`common.scores.MEASURED`).
 
-    name: the score that it must be. Raises InvalidRequestError for a result of another score, or without one of the
+    name: the score that is required. Raises InvalidRequestError for a result of another score, or without one of the
     open heads.
     """
     result = read_result(path, list(MEASURED))
@@ -101,7 +101,8 @@ def rank_by_result(subject: Subject, path: Path, name: ScoreName | None = None) 
 
 
 def rank_by_checkpoint(subject: Subject, path: Path, name: ScoreName) -> Ranking:
-    """Ranks by a score of a checkpoint. Raises InvalidRequestError where it has none, or of other heads."""
+    """Ranks by a score of a checkpoint. Raises InvalidRequestError if it has no such score, or scores of other
+    heads."""
     checkpoint = load_checkpoint(path)
     scores = checkpoint.score(name)
     if scores is None:

@@ -150,8 +150,8 @@ def syntax(
 ) -> SyntaxCounts:
     """Counts every encoder head over `trees`, which are in the source language.
 
-    opening: tokens with which sources of this model begin that are no text: they name a language. Raises
-    InvalidRequestError if no sentence can be counted.
+    opening: language tokens at the beginning of this model's sources, which are no text. Raises InvalidRequestError if
+    no sentence can be counted.
     """
     model = subject.model
     pieces = SourcePieces(subject.vocabulary)

@@ -37,7 +37,7 @@ MeasureChoice = Callable[[Choice], float]
 
 
 class LatencyTarget(ClosingTarget):
-    """A latency to close heads, neurons, sub-layers and layers to."""
+    """A latency as a target, to which heads, neurons, sub-layers and layers close."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class LatencyTarget(ClosingTarget):
         return [torch.from_numpy(part.copy()).to(device) for part in self.choose().parts]
 
     def choose(self) -> Choice:
-        """Returns the gates that stay if the decision is made now, or as it was made."""
+        """Returns the gates that stay by the decision, or that would stay if it were made now."""
         if self.fixed:
             return self.fixed
         log_alpha = self.gates.log_alpha().detach().float().cpu().numpy()
