@@ -33,7 +33,7 @@ class OperationOptions:
         float | None,
         opt(
             OPERATION,
-            "Look at the paths of the bundles this often, and load a new version that is put there. Default: never.",
+            "Check the paths of the bundles this often, and load a new version if there is one. Default: never.",
             metavar="SECONDS",
         ),
     ] = None
@@ -101,9 +101,9 @@ class RuntimeOptions:
         str | None,
         opt(
             RUNTIME,
-            "What runs the levels. onnxruntime: their graphs; native: their step programs in C, for int8 and fp32; "
-            "reference: the same in NumPy, some hundred times slower, to compare with; auto: native for int8 on a CPU, "
-            "else onnxruntime.",
+            "Program that runs the levels. onnxruntime runs their graphs; native runs their step programs in C, for "
+            "int8 and fp32; reference runs these in NumPy, some hundred times slower, for comparison. auto takes "
+            "native for int8 on a CPU, else onnxruntime.",
             metavar="NAME",
             show_default="auto",
         ),
@@ -191,7 +191,7 @@ class LevelOptions:
         float | None,
         opt(
             LEVELS,
-            "With --lazy: unload a level that no request has used for so long, except default levels that were "
+            "With --lazy: unload a level that no request has used for this time, except default levels that were "
             "loaded at the start.",
             metavar="SECONDS",
             show_default="never",
@@ -207,8 +207,8 @@ class CapacityOptions:
         int | None,
         opt(
             CAPACITY,
-            "Sentences that may wait at one level, and a quarter more of callers that have less than their part. "
-            "Others are refused.",
+            "Sentences that may wait at one level. A quarter more may wait if their callers have less than their fair "
+            "share. Further sentences are refused.",
             show_default="1024",
         ),
     ] = None
@@ -227,7 +227,7 @@ class CapacityOptions:
         int | None, opt(CAPACITY, "Largest number of texts in a Translate or Score call.", show_default="1024")
     ] = None
     stream_window: Annotated[
-        int | None, opt(CAPACITY, "Most texts of one stream that are under way.", show_default="256")
+        int | None, opt(CAPACITY, "Largest number of texts of one stream under way.", show_default="256")
     ] = None
 
 
