@@ -11,7 +11,7 @@ from hmc.cli.common.options import opt
 LATENCY = "What to remove: by latency"
 DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
 NESTED, TEACHER = "One set of weights for all budgets", "Teacher"
-QUARTER = "a quarter of those that CHECKPOINT was trained with, 50 to 1,500"
+QUARTER = "a quarter of CHECKPOINT's updates, 50 to 1,500"
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def own_server(bundle: Path, levels: Sequence[str], **settings: Any) -> Iterator
             except HmcError as error:
                 if (status := _status(process)) is None:
                     raise
-                raise HmcError(f"the server of {bundle} that was started for this {ending(status)}") from error
+                raise HmcError(f"the server of {bundle}, which this command started, {ending(status)}") from error
         finally:
             process.stdin.close()  # its sign to stop
             try:

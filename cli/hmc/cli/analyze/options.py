@@ -52,8 +52,8 @@ ImportanceWords = Annotated[
     str,
     opt(
         MEASURE,
-        "How I_h is measured, words with commas: absolute values of each sentence (default), token or batch; "
-        "layer: normalised by layer; signed: no absolute value.",
+        "Estimator of I_h, as words with commas. By default it takes the absolute value of each sentence; token takes "
+        "it of each token, batch of the whole batch, and signed takes none. layer normalises by layer.",
         "--importance",
         metavar="WORDS",
     ),

@@ -83,7 +83,7 @@ def check_sides(source: Entries, target: Entries, special: Sequence[str], *, joi
     """Raises HmcError for two vocabularies that differ although both sides share one embedding (`joint`), and for
     special pieces with another id on each side."""
     if joint and source != target:
-        raise HmcError("both sides share one embedding, and their vocabularies differ: they must be one")
+        raise HmcError("both sides share one embedding, but their vocabularies differ: give one vocabulary for both")
     for piece in special:
         if source.get(piece) != target.get(piece):
             raise HmcError(f"{piece!r} has the id {source.get(piece)} for sources and {target.get(piece)} for targets")
