@@ -71,7 +71,7 @@ def test_errors_name_the_line_of_the_file(hmc: Hmc, server: BackgroundServer, tm
     [
         (["-o", "OUT"], "--out needs --source"),
         (["-o", "OUT", "--source", "-"], "--out needs --source"),
-        (["--restart"], "--restart is about --out"),
+        (["--restart"], "--restart needs --out FILE"),
         (["-o", "OUT", "--source", "IN", "--document"], "leave out --document"),
     ],
 )

@@ -93,7 +93,7 @@ def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path)
         ),
         (["--rank-by", "luck", "--target-heads", "12"], "--rank-by luck: choose one of gates, importance, ablation"),
         (["--rank-by", "importance", "--target-heads", "12"], "has no importance to choose heads by"),
-        (["--rank-by", "gates"], "--rank-by chooses among heads: give --target-heads or a limit"),
+        (["--rank-by", "gates"], "--rank-by chooses which heads stay: give --target-heads or a limit"),
         (["--target-heads", ","], "--target-heads ',' holds no number; write some, e.g. 144,72,36"),
         (["--target-heads", "24,12,25"], "--target-heads 25: this checkpoint has 24 open heads"),
         (["--target-heads", "24,-1"], "--target-heads -1: this checkpoint has 24 open heads; choose 1 to 24"),
@@ -111,7 +111,7 @@ def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path)
         ),
         (
             ["--precision", "fp16,bf16", "--eval", "SRC", "REF"],
-            "--eval: levels in fp16, bf16 run on CUDA, and there is",
+            "--eval: levels in fp16, bf16 run on CUDA, and this machine has none",
         ),
         (["--eval", "SHORT", "SHORT"], "short: 1 sentence pair, and the significance of a BLEU difference needs 2"),
         (["--shortlist", "SRC", "REF"], "--shortlist is for int8 and int4"),

@@ -105,7 +105,7 @@ def test_levels_for_a_cpu_are_in_host_form(tiny_checkpoint: Path, compiled: Path
     ("precision", "device_form", "message"),
     [
         ("int8", True, "device form are for floats without shortlists: leave int8 out"),
-        ("fp16", False, "fp16 levels run on CUDA, which takes graphs in device form only"),
+        ("fp16", False, "fp16 levels run on CUDA, which runs only graphs in device form"),
     ],
 )
 def test_forms_that_do_not_exist_are_refused(

@@ -179,7 +179,7 @@ def test_an_output_that_has_changed_is_refused(client: Client, source: Path, sto
 def test_what_is_not_of_a_run_is_kept(client: Client, source: Path, tmp_path: Path) -> None:
     part = tmp_path / "out.txt.part"
     part.write_text("mine")
-    with pytest.raises(InvalidRequestError, match="is not of a run that can be resumed"):
+    with pytest.raises(InvalidRequestError, match="belongs to no run that can be resumed"):
         translate_file(client, source, tmp_path / "out.txt")
     assert part.read_text() == "mine"
     part.unlink()

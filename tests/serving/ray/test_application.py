@@ -85,7 +85,7 @@ def test_numbers_of_replicas(text: str | int, numbers: tuple[int, int] | None) -
     [
         ({}, "no bundle to serve"),
         ({"bundles": ["B"], "tread": 1}, "tread"),
-        ({"bundles": "B", "http_port": 8080}, "http_port: not with Ray, since"),
+        ({"bundles": "B", "http_port": 8080}, "http_port: does not work with Ray, because"),
         ({"bundles": "B", "watch": 3.0}, "watch: does not work with Ray, because deploy again"),
         ({"bundles": "B", "device": "cuda"}, "replicas of Ray run on CPUs"),
         ({"bundles": "B", "replica_texts": 0}, "replica_texts 0"),

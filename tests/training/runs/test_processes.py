@@ -224,7 +224,7 @@ def test_two_processes_end_early_together(folder: Path) -> None:
 def test_a_state_of_two_processes_is_not_resumed_by_one(folder: Path, corpus: str) -> None:
     settings = recipe(corpus, 2, 12, dropout=0.3, headmask="random:25%")
     alone = settings.model_copy(update={"run": settings.run.model_copy(update={"devices": 1})})
-    with pytest.raises(InvalidRequestError, match=r"of 2 process\(es\), this run has 1"):
+    with pytest.raises(InvalidRequestError, match=r"was saved by 2 process\(es\), and this run has 1"):
         train(alone, folder / "whole")
 
 
