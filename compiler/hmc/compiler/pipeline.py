@@ -242,8 +242,8 @@ def _quantise(chosen: ChosenLevel, model: SlimModel, sentences: Sentences) -> Qu
     found = source.quantized[chosen.layout]
     if chosen.lexicon and model.arch.output_layer in found.fp32:
         raise InvalidRequestError(
-            f"{chosen.name}: this model loses quality where its output projection is in 8 bits, and vocabulary "
-            "shortlists need it so: leave --shortlist out"
+            f"{chosen.name}: vocabulary shortlists need the output projection in 8 bits, and this model loses quality "
+            "with it: leave --shortlist out"
         )
     encoder, decoder = (kind(found.ranges, derived=derived) for kind in (Int8Linears, QUANTISED[chosen.precision]))
     return Quantised(model, encoder, decoder, found.fp32)

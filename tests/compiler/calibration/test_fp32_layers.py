@@ -113,7 +113,7 @@ def test_shortlists_need_the_output_projection_in_eight_bits(tiny_checkpoint: Pa
     norm["shared.weight"][:, 7] /= 4096
     save_checkpoint(replace(checkpoint, tensors=norm), tmp_path / "checkpoint")
     text = ShortlistText(SENTENCES, SENTENCES)
-    with pytest.raises(InvalidRequestError, match="output projection is in 8 bits, and vocabulary shortlists need it"):
+    with pytest.raises(InvalidRequestError, match="vocabulary shortlists need the output projection in 8 bits"):
         compile_bundle(
             [LevelRequest(tmp_path / "checkpoint")], tmp_path / "b", precisions=("int8",), calibration=SENTENCES,
             shortlist=text,
