@@ -10,8 +10,13 @@ import pytest
 from tests.engine.runtime.test_reference import OPTIONS, TEXTS, translated
 
 from hmc.artifact import InvalidRequestError, read_manifest
+from hmc.engine.decoding.constraints import UNCONSTRAINED
+from hmc.engine.decoding.job import Job, Mode
+from hmc.engine.decoding.state import Rules
 from hmc.engine.native import library
 from hmc.engine.requests.caller import Priority
+from hmc.engine.runtime.programs import ProgramSessions
+from hmc.engine.scheduling.native_batch import NativeSearchBatch
 from hmc.engine.support import executor_of
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
@@ -95,6 +100,29 @@ def test_many_callers_at_once_and_some_that_leave(lively_bundle: Path, priority:
         for thread in threads:
             thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("interactive", "many", "together"), [(True, 9, [1, 1, 1]), (False, 9, [3]), (False, 2, [2, 1])]
+)
+def test_what_bulk_has_found_comes_back_together(
+    lively_bundle: Path, interactive: bool, many: int, together: list[int]
+) -> None:
+    """And an interactive sentence does not wait for the others."""
+    with Translator(lively_bundle, "h12-int8", device="cpu", executor="native") as translator:
+        sessions = translator._engine.sessions
+        assert isinstance(sessions, ProgramSessions)
+        mode = Mode(1, "search_greedy", interactive)
+        batch = NativeSearchBatch(sessions, mode, many)
+        options = DecodeOptions(beam_size=1)
+        batch.admit([Job([5, 9, 0], options, UNCONSTRAINED, Rules(n, min_length=n), mode) for n in (9, 3, 5)])
+        found = []
+        while batch.jobs:
+            batch._step_s = 1e-6  # a millisecond is many steps
+            found.append([job.rules.limit for job, decoded in batch.step(lambda: True).ended if decoded])
+        batch.close()
+    assert [len(each) for each in found] == together
+    assert [limit for each in found for limit in each] == [3, 5, 9]
 
 
 def test_a_server_streams_pieces(lively_bundle: Path) -> None:

@@ -14,6 +14,7 @@ from tests.serving.held_steps import HeldSteps
 from tests.tiny import SENTENCES
 
 from hmc.artifact import read_manifest
+from hmc.engine.decoding.job import Answer
 from hmc.engine.requests.results import Decoded
 from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.sessions import LevelSessions
@@ -33,6 +34,16 @@ def engine(lively_bundle: Path) -> Iterator[Engine]:
     running = Engine(sessions, queue_size=100, max_rows=8)
     yield running
     running.close(drain=False)
+
+
+def test_an_answer_tells_once_that_it_was_cancelled() -> None:
+    told: list[Future[object]] = []
+    cancelled, ended = Answer(), Answer()
+    for answer in (cancelled, ended):
+        answer.on_cancel = told.append
+    ended.set_result(1)
+    assert [cancelled.cancel(), cancelled.cancel(), ended.cancel()] == [True, True, False]
+    assert told == [cancelled]
 
 
 def test_a_callback_that_blocks_holds_up_no_decoding(engine: Engine) -> None:
