@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import pstats
 import random
 import subprocess
@@ -223,6 +224,7 @@ def main() -> None:
         ) as translator:  # fmt: skip
             engine = translator._engine
             assert isinstance(engine, Engine)
+            gc.freeze()  # as a server does once it has opened its levels
             own = min(futures_alone(len(sources)) for _ in range(options.rounds))
             print("| beam | submit | worker | answer | together, µs a sentence | of which a future alone |")
             print("|---|---|---|---|---|---|")
