@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.program import operations as ops
 from hmc.artifact.program.operations import Program, read_program
 from hmc.engine.arithmetic import Float32
-from hmc.engine.decoding.state import Rules
 from hmc.engine.native import library as c
 from hmc.engine.tensors import Tensor, read_tensors
 
@@ -243,6 +242,26 @@ class NativeLevel:
         if self._handle:
             self.library.hmc_close(self._handle)
             self._handle = None
+
+
+class Rules(Protocol):
+    """When the search of a sentence ends, see `hmc.engine.decoding.state.Rules`."""
+
+    @property
+    def limit(self) -> int:
+        """Most tokens, EOS included."""
+
+    @property
+    def min_length(self) -> int:
+        """Fewest tokens, EOS included."""
+
+    @property
+    def length_penalty(self) -> float:
+        """The exponent of the length by which log P is divided."""
+
+    @property
+    def enough(self) -> int | None:
+        """Ended hypotheses that end the search; None: as many as there are rows, and none that runs is better."""
 
 
 class Ended(NamedTuple):
