@@ -333,11 +333,7 @@ class NativeBatch:
         self._rules = _Buffer(np.dtype(c.RulesStruct))
         self._starts = _Buffer(np.int32)
         self._list_starts = _Buffer(np.int32)
-        self._places = _Buffer(np.int32)
-        self._failed = _Buffer(np.int32)
         self._ranks = _Buffer(np.float64)
-        self._lengths = _Buffer(np.int32)
-        self._complete = _Buffer(np.int32)
         self._tokens = _Buffer(np.int32)
         self._scores = _Buffer(np.float32)
         self._ended = (ctypes.c_int32 * 2)()
@@ -407,25 +403,30 @@ class NativeBatch:
         count = self._ended[0]
         entries = count * hypotheses
         room = entries * self._ended[1]
+        places_at = self._numbers.room(2 * count + 2 * entries)
+        failed_at = places_at + 4 * count
+        lengths_at = failed_at + 4 * count
+        complete_at = lengths_at + 4 * entries
         result = self._library.hmc_collect(
-            self._handle, hypotheses, room, self._places.room(count), self._failed.room(count),
-            self._ranks.room(entries), self._lengths.room(entries), self._complete.room(entries),
+            self._handle, hypotheses, room, places_at, failed_at, self._ranks.room(entries), lengths_at, complete_at,
             self._tokens.room(room), self._scores.room(room),
         )  # fmt: skip
         _check(result, "collect")
         self._ended[0] = 0
-        places = self._places.first(count)
+        numbers = self._numbers.first(2 * count + 2 * entries)
+        places = numbers[:count]
+        failed = numbers[count : 2 * count]
+        lengths = numbers[2 * count : 2 * count + entries]
+        complete = numbers[2 * count + entries :]
         for gone in sorted(places, reverse=True):
             del self.sources[gone]
             if self.lists:
                 del self.lists[gone]
         self.count -= count
-        lengths = self._lengths.first(entries)
         written = sum(lengths)
-        return Ended(
-            places, self._failed.first(count), self._ranks.first(entries), lengths, self._complete.first(entries),
-            tuple(self._tokens.first(written)), tuple(self._scores.first(written)),
-        )  # fmt: skip
+        tokens = tuple(self._tokens.first(written))
+        scores = tuple(self._scores.first(written))
+        return Ended(places, failed, self._ranks.first(entries), lengths, complete, tokens, scores)
 
     def step(self, tokens: npt.NDArray[Any], *, attention: bool = False) -> tuple[Float32, list[Float32]]:
         """One step whose search is the caller's. tokens `[R]`: the last of each row.

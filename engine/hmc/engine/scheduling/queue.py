@@ -184,8 +184,8 @@ class WaitingQueue:
         `DrainRate.looked`."""
         now = self._clock()
         for line, before in ((self._interactive, interactive), (self._others, others)):
-            rate = self.speed.rates[line is self._interactive]
-            rate.looked(now, before - len(line), len(line), idle=idle)
+            left = len(line)
+            self.speed.rates[line is self._interactive].looked(now, before - left, left, idle=idle)
 
     def first(self) -> Job:
         """The sentence that starts next. Raises StopIteration if none can start."""
@@ -210,7 +210,8 @@ class WaitingQueue:
                     return taken
                 taken += next_one
                 self._in_a_row = self._in_a_row + 1 if line is self._interactive else 0
-            rest = self._next.take(starts, self.ready)
+            line = self._interactive or self._others
+            rest = line.take(starts, len(line))
             if rest:
                 self._in_a_row = 0
         return taken + rest

@@ -86,11 +86,14 @@ class Scheduler:
                 queue.changed.wait(self._budget.next_eviction(self._clock()))
                 idle = True
             started: dict[Mode, list[Job]] = {}
-            if queue.ready and not self._paused:
+            interactive = queue.interactive
+            others = queue.others
+            if (interactive or others) and not self._paused:
                 free = self._free_rows()
-                full = not free or self._policy.holds_back(free, queue.ready, queue.interactive)
+                full = not free or self._policy.holds_back(free, interactive + others, interactive)
                 if not (self._running and full):
-                    started = self._start_and_measure(free, idle=idle)
+                    started = self._start(free, interactive, others)
+                    queue.looked(interactive, others, idle=idle)
         return Plan(self._budget.evict(self._clock()) if self._budget.any_empty else [], started)
 
     def upcoming(self, mode: Mode) -> list[Job]:
@@ -204,32 +207,24 @@ class Scheduler:
 
     # ---- admission ----
 
-    def _start_and_measure(self, free: int, *, idle: bool) -> dict[Mode, list[Job]]:
-        interactive, others = self._queue.interactive, self._queue.others
-        started = self._start(free)
-        self._queue.looked(interactive, others, idle=idle)
-        return started
-
-    def _start(self, free: int) -> dict[Mode, list[Job]]:
+    def _start(self, free: int, interactive: int, others: int) -> dict[Mode, list[Job]]:
         """Takes the sentences that start now from the queue. Leaves an equal part to each other worker that is idle.
-        free: rows that no sentence uses."""
+        free: rows that no sentence uses. interactive, others: sentences in the two lines."""
         queue = self._queue
         started: dict[Mode, list[Job]] = {}
         first = queue.first()
-        mode = first.mode
-        ready = queue.ready
-        waiting = ready * mode.rows
-        interactive = queue.interactive * mode.rows
-        if self._policy.holds_back(free, waiting, interactive):
+        rows = first.mode.rows
+        waiting = (interactive + others) * rows
+        if self._policy.holds_back(free, waiting, interactive * rows):
             return started
-        room, most = self._budget.room(mode, self._budget.need(first))
-        if self._policy.holds_back(min(free, room), waiting, interactive, most):
-            self._too_long = free, queue.interactive
+        room, most = self._budget.room(first.mode, self._budget.need(first))
+        if self._policy.holds_back(min(free, room), waiting, interactive * rows, most):
+            self._too_long = free, interactive
             return started
         saving = self._policy.saves_rows(free, waiting)
-        others = [each for each in self._workers if each is not self]
-        idle = sum(not (each._running or each._paused or each._resting) for each in others)
-        sentences = -(-ready // (1 + idle))
+        rest = [each for each in self._workers if each is not self]
+        idle = sum(not (each._running or each._paused or each._resting) for each in rest)
+        sentences = -(-(interactive + others) // (1 + idle))
         self._too_long = None
         tokens = max(MOST_AT_ONCE, 32 * self.max_rows)
 
