@@ -250,6 +250,23 @@ def test_tokens_that_were_added_to_the_tokenizer_are_refused(tmp_path: Path, wri
         import_model(tmp_path / "model")
 
 
+@pytest.mark.parametrize("file", ["special_tokens_map.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "fields", [{"extra_special_tokens": ["__en__", "__de__", "<brand>"]}, {"cls_token": "<brand>"}]
+)
+def test_special_tokens_that_are_no_languages_are_refused(tmp_path: Path, file: str, fields: dict[str, object]) -> None:
+    write_m2m100(tmp_path / "model")
+    changed(tmp_path / "model" / "tokenizer_config.json", extra_special_tokens=[], added_tokens_decoder={})
+    if file == "special_tokens_map.json":
+        (tmp_path / "model" / file).write_text(json.dumps(fields))
+    else:
+        changed(tmp_path / "model" / file, **fields)
+    with pytest.raises(
+        InvalidArtifactError, match="tokens that were added to the tokenizer are not supported: <brand>"
+    ):
+        import_model(tmp_path / "model", source_language="en", target_language="de")
+
+
 def test_ids_of_languages_are_those_that_the_folder_states(tmp_path: Path) -> None:
     """Also without tokenizer.json, as slow tokenizers write."""
     folder = tmp_path / "model"

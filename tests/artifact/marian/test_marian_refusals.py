@@ -160,7 +160,38 @@ def test_a_token_that_was_added_is_named_with_its_file(opus: Path, file: str) ->
         import_marian(opus)
 
 
+@pytest.mark.parametrize("file", ["special_tokens_map.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"additional_special_tokens": ["</s>", "<formal>"]},
+        {"extra_special_tokens": [{"content": "<formal>", "lstrip": False}]},
+        {"extra_special_tokens": {"register": "<formal>"}},
+        {"sep_token": "<formal>"},
+        {"mask_token": {"content": "<formal>", "lstrip": True}},
+    ],
+)
+def test_a_special_token_that_is_no_piece_is_named_with_its_file(
+    opus: Path, file: str, fields: dict[str, object]
+) -> None:
+    """Transformers gives it an id beyond the vocabulary."""
+    (opus / file).touch()
+    raw = json.loads((opus / file).read_text() or "{}")
+    (opus / file).write_text(json.dumps(raw | fields))
+    with pytest.raises(InvalidArtifactError, match=f"{file} adds <formal> to the pieces of vocab.json: added tokens"):
+        import_marian(opus)
+
+
+@pytest.mark.parametrize("file", ["added_tokens.json", "special_tokens_map.json", "tokenizer.json"])
+def test_a_file_that_may_add_tokens_is_read_or_refused(opus: Path, file: str) -> None:
+    (opus / file).write_text('{"<formal>": ')
+    with pytest.raises(InvalidArtifactError, match=f"{file} is not JSON"):
+        import_marian(opus)
+
+
 def test_stated_tokens_that_are_pieces_are_no_added_ones(opus: Path) -> None:
     edit(opus / "tokenizer_config.json", added_tokens_decoder={"0": {"content": "</s>"}, "1": {"content": "<unk>"}})
     (opus / "added_tokens.json").write_text("{}")
+    named = {"eos_token": "</s>", "unk_token": {"content": "<unk>"}, "pad_token": "<pad>", "sep_token": None}
+    (opus / "special_tokens_map.json").write_text(json.dumps(named))
     import_marian(opus)

@@ -9,12 +9,19 @@ from typing import Any
 
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.layout import TOKENIZER_CONFIG
-from hmc.artifact.marian.vocabulary import ADDED_TOKENS, TOKENIZER_JSON, content_of, stated_tokens
+from hmc.artifact.marian.vocabulary import (
+    ADDED_TOKENS,
+    SPECIAL_LISTS,
+    SPECIAL_TOKENS,
+    TOKENIZER_JSON,
+    content_of,
+    named_tokens,
+    stated_tokens,
+)
 from hmc.artifact.storage.formats import read_json
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE, VOCABULARY, MarianFiles, parse_vocabulary
 from hmc.artifact.tokenizer.tokenizer import LanguageTokens, load_pieces
 
-SPECIAL_TOKENS = "special_tokens_map.json"
 TOKENIZER_FILES = (TOKENIZER_CONFIG, SPECIAL_TOKENS, TOKENIZER_JSON, ADDED_TOKENS)
 """Files of JSON that a tokenizer may have."""
 CLASSES = re.compile(r"(M2M100|Nllb)Tokenizer(Fast)?")
@@ -88,7 +95,8 @@ def read_files(
     first = {token: code for code, token in reversed(codes.items())}  # an added language may have the id of another
     entries = own | {names[code]: token for token, code in first.items()}
     problems += _size_problems(entries, size)
-    problems += _foreign_problems(folder, [token for token in stated if token not in {*entries, *names.values(), MASK}])
+    known = {*entries, *names.values(), MASK}
+    problems += _foreign_problems(folder, [token for token in {**stated, **named_tokens(folder)} if token not in known])
     chosen, wrong = _languages(codes, languages)
     if problems + wrong or chosen is None:
         return None, problems + wrong
@@ -166,7 +174,7 @@ def configured_languages(folder: Path) -> tuple[str | None, str | None]:
 def listed_tokens(folder: Path, config: dict[str, Any]) -> list[str]:
     """The further special tokens that a directory lists, in order. config: tokenizer_config.json."""
     for raw in (config, _json(folder / SPECIAL_TOKENS)):
-        for name in ("additional_special_tokens", "extra_special_tokens"):
+        for name in SPECIAL_LISTS:
             tokens = [content_of(token) for token in raw.get(name) or []] if isinstance(raw.get(name), list) else []
             if any(tokens):
                 return tokens

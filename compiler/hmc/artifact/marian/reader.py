@@ -12,7 +12,14 @@ from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.marian.generation import decoding_of, id_problems, start_of
 from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of
-from hmc.artifact.marian.vocabulary import ADDED_TOKENS, joint_if_equal, stated_tokens
+from hmc.artifact.marian.vocabulary import (
+    ADDED_TOKENS,
+    SPECIAL_TOKENS,
+    TOKENIZER_JSON,
+    joint_if_equal,
+    named_tokens,
+    stated_tokens,
+)
 from hmc.artifact.marian.weights import checked_weights
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.storage.formats import listed, read_json
@@ -162,13 +169,17 @@ def _vocabulary_problems(files: dict[str, bytes], arch: Architecture | None) -> 
 def _added_problems(folder: Path, files: dict[str, bytes]) -> list[str]:
     """Tokens that were added to the tokenizer, which Transformers would take out of a text before it is divided."""
     known = {*parse_vocabulary(files.get(VOCABULARY, b""))[0], *parse_vocabulary(files.get(TARGET_VOCABULARY, b""))[0]}
-    added = [token for token in stated_tokens(folder)[0] if token not in known] if known else []
-    if not added:
-        return []
+    others = [name for name in (ADDED_TOKENS, SPECIAL_TOKENS, TOKENIZER_JSON) if (folder / name).is_file()]
+    unreadable = [problem for name in others for problem in read_json(folder / name)[1]]
+    if unreadable or not known:
+        return unreadable
     file = ADDED_TOKENS if (folder / ADDED_TOKENS).is_file() else TOKENIZER_CONFIG
+    places = dict.fromkeys(stated_tokens(folder)[0], file) | named_tokens(folder)
+    added = {token: place for token, place in places.items() if token not in known}
     return [
-        f"{file} adds {listed(added)} to the pieces of {VOCABULARY}: added tokens are not supported; import the model "
-        "as it was before they were added"
+        f"{place} adds {listed([token for token in added if added[token] == place])} to the pieces of {VOCABULARY}: "
+        "added tokens are not supported; import the model as it was before they were added"
+        for place in dict.fromkeys(added.values())
     ]
 
 

@@ -28,6 +28,10 @@ from hmc.artifact.tokenizer.tokenizer import FIX, LANGUAGE_CODE, load_pieces
 
 TOKENIZER_JSON = "tokenizer.json"
 ADDED_TOKENS = "added_tokens.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+SPECIAL_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+SPECIAL_LISTS = ("additional_special_tokens", "extra_special_tokens")
+"""Fields in which a directory names special tokens: one each, and several (a list, or an object with names)."""
 
 
 def stated_tokens(folder: Path) -> tuple[dict[str, int], list[str]]:
@@ -51,6 +55,23 @@ def stated_tokens(folder: Path) -> tuple[dict[str, int], list[str]]:
     if len(problems) > NAMED:
         problems = [*problems[:NAMED], f"… and {len(problems) - NAMED} more such tokens"]
     return stated, problems
+
+
+def named_tokens(folder: Path) -> dict[str, str]:
+    """The special tokens that a directory names, by role or in lists, and the file of each. Transformers adds those
+    that its vocabulary lacks."""
+    found = dict[str, str]()
+    for file in (TOKENIZER_CONFIG, SPECIAL_TOKENS):
+        raw = read_json(folder / file)[0]
+        tokens = [raw[role] for role in SPECIAL_ROLES if isinstance(raw.get(role), str | dict)]
+        for name in SPECIAL_LISTS:
+            several = raw.get(name)
+            if isinstance(several, dict):
+                several = list(several.values())
+            tokens += several if isinstance(several, list) else []
+        for token in tokens:
+            found.setdefault(content_of(token), file)
+    return found
 
 
 def content_of(token: Any) -> str:
