@@ -263,7 +263,8 @@ def test_damaged_archives(release: Path, tmp_path: Path) -> None:
         import_release(tmp_path / "changed.zip")
 
 
-ODD = [*(chr(code) for code in range(0x7F, 0xA1)), "\u2028", "\u2029", "\ufeff", "\ufffe", "\uffff"]
+CONTROLS = [*(code for code in range(1, 0x20) if code not in b"\t\n\r"), *range(0x7F, 0xA1)]
+ODD = [*map(chr, CONTROLS), "\u2028", "\u2029", "\ufeff", "\ufffe", "\uffff"]
 """Pieces that PyYAML refuses, drops or takes for ends of lines. Published vocabularies hold some of them."""
 
 

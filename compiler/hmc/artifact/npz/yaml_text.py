@@ -15,11 +15,12 @@ Value = str | list[Any] | dict[str, Any]
 """A scalar as it is written, a sequence or a mapping."""
 DEEPEST = 8
 """Sequences and mappings within each other."""
-FOREIGN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+FOREIGN = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that PyYAML refuses, takes for ends of lines or drops. Vocabularies hold them as pieces."""
 STAND_INS = 0x10FFFD - 0xFFFF
-"""Added to such a character: a place in the last plane for private use stands for it while a text is parsed."""
-STOOD_IN = re.compile("[\U0010007d-\U0010fffd]")
+"""Added to such a character: a place in the last plane for private use, or right before it, stands for it while a text
+is parsed."""
+STOOD_IN = re.compile("[\U000fffff-\U0010fffd]")
 
 
 def utf8_text(path: Path) -> str:
