@@ -13,6 +13,7 @@ from hmc.artifact.bundle.manifest import Quality
 from hmc.artifact.bundle.order import ladder, recommended, rule
 from hmc.benchmark.load.results import LoadCurve, LoadPoint
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize
+from hmc.benchmark.measure.validity import FEWEST_ROUNDS
 from hmc.benchmark.report.results import Conditions, PeerReport, Report
 
 MEBIBYTE = 2**20
@@ -178,6 +179,7 @@ def advice(report: Report) -> str | None:
     """Names the recommended level (`hmc.artifact.bundle.order`), and surely faster levels with their losses. Levels
     that another level beats are left out. It compares the times of the headline setting, which the bundle records.
     Scores are the recorded scores of the bundle if they are on more sentences, else the scores of this report.
+    Too few rounds for intervals make nothing sure, and the line says so.
 
     None where no level has scores.
     """
@@ -194,7 +196,7 @@ def advice(report: Report) -> str | None:
     def costs(name: str) -> str:
         return delta(quality, name) if (quality := levels[name].deciding(setting.beam)) else "unknown"
 
-    def surely_faster(name: str) -> bool:
+    def is_faster(name: str) -> bool:
         """Whether it is faster than the recommended level, by intervals that do not overlap where there are any."""
         one = levels[name].latency_at(setting)
         two = levels[best.name].latency_at(setting)
@@ -208,9 +210,11 @@ def advice(report: Report) -> str | None:
         sizes = [RequestSize(batch, setting.beam) for batch in conditions.batches]
         speeds = ", ".join(f"{_times(levels[best.name].latency_at(size))} at batch {size.batch}" for size in sizes)
         line += f" Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: {costs(best.name)}."
-    if faster := [name for name in steps[steps.index(best.name) + 1 :] if surely_faster(name)]:
+    if faster := [name for name in steps[steps.index(best.name) + 1 :] if is_faster(name)]:
         each = (f"{x} is {_times(levels[x].latency_at(setting))} times as fast, ΔBLEU {costs(x)}" for x in faster)
-        line += f" Faster, but loses more: {'; '.join(each)}."
+        unsure = levels[best.name].latency_at(setting).ratio_interval is None
+        lead = f"Perhaps faster (--rounds {FEWEST_ROUNDS} or more tells)" if unsure else "Faster"
+        line += f" {lead}, but loses more: {'; '.join(each)}."
     if report.levels[0].recorded:
         line += f" BLEU as it was recorded, on {scores[0].sentences:,} sentences of {scores[0].test_set}."
     return line
