@@ -16,6 +16,7 @@ from hmc.engine.decoding.state import Rules
 from hmc.engine.native import library
 from hmc.engine.requests.caller import Priority
 from hmc.engine.runtime.programs import ProgramSessions
+from hmc.engine.scheduling.engine import Engine
 from hmc.engine.scheduling.native_batch import NativeSearchBatch
 from hmc.engine.support import executor_of
 from hmc.serving import DecodeOptions, Translator
@@ -110,7 +111,9 @@ def test_what_bulk_has_found_comes_back_together(
 ) -> None:
     """And an interactive sentence does not wait for the others."""
     with Translator(lively_bundle, "h12-int8", device="cpu", executor="native") as translator:
-        sessions = translator._engine.sessions
+        engine = translator._engine
+        assert isinstance(engine, Engine)
+        sessions = engine.sessions
         assert isinstance(sessions, ProgramSessions)
         mode = Mode(1, "search_greedy", interactive)
         batch = NativeSearchBatch(sessions, mode, many)
