@@ -27,7 +27,7 @@ PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo-ready ## Compile, serve, query and benchmark the embedded model at ten levels
+demo: $(VENV)/.demo-ready ## Compile, serve, query and benchmark the embedded model at six levels
 	$(BIN)/hmc demo
 
 test: $(VENV)/.dev-ready ## Run every test, TEST_JOBS at a time
@@ -53,8 +53,9 @@ format: $(VENV)/.dev-ready ## Fix what can be fixed mechanically
 protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=protos --pyi_out=protos --grpc_python_out=protos $(PROTOS)
 
-docs: $(VENV)/.dev-ready ## Write the pages that are made from the code, and the tutorial's script
+docs: $(VENV)/.dev-ready ## Write the pages and the picture that are made from the code, and the tutorial's script
 	$(BIN)/python -m tests.pages
+	$(BIN)/python -m tests.levels_picture docs/quality.svg
 	$(BIN)/python -m hmc.cli.reference docs/commands.md
 	$(BIN)/python -m tests.tutorial examples/tutorial.sh
 

@@ -5,6 +5,7 @@ import json
 import shlex
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sacrebleu.metrics import BLEU
@@ -12,11 +13,14 @@ from tests.command import done, refused, run_hmc
 from tests.support.files import write_lines
 from typer.testing import Result
 
-from hmc.artifact import validate
+from hmc.artifact import Manifest, validate
+from hmc.artifact.bundle.manifest import Quality
 from hmc.benchmark import read_sentences
+from hmc.benchmark.measure.quality import over_kinds
 from hmc.cli import demo_steps
 from hmc.cli.common.consoles import open_console
 from hmc.cli.demo import show_example
+from hmc.cli.demo_scores import Scored, sample_of
 
 
 def run(*arguments: str | Path) -> Result:
@@ -37,14 +41,14 @@ def tiny_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ran = done(run("--checkpoint", tiny_checkpoint, "--out", out))
-    steps = ["1. Compile", "   done in", "2. Serve", "3. Measure", "Recommended: ", "Picture: ", "Try next:"]
+    steps = ["1. Compile", "   done in", "2. Serve", "3. Measure", "Picture: ", "Recommended: ", "Try next:"]
     places = [ran.stdout.index(step) for step in steps]
     assert places == sorted(places)
     assert "Timed: " not in ran.stdout, "how it was measured is in the results, and not on the screen"
     assert "Not steady" not in ran.stdout
     for source in (read_sentences(demo_steps.SRC)[line] for line in demo_steps.EXAMPLES):
         assert source in ran.stdout
-    levels = ["full", "full-int8", "h12", "h12-int8", "h5", "h5-int8"]
+    levels = ["full", "full-int8", "h12-int8", "h5-int8"]
     manifest = validate(out / "bundle")
     assert [level.name for level in manifest.levels] == levels
     assert all(level.quality and level.latency for level in manifest.levels)
@@ -61,6 +65,53 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
     assert [words[0] for words in commands] == ["serve", "translate"]
     assert "--http-port" in commands[0], "the next command serves the page, too"
     done(run_hmc(commands[1]))
+
+
+@pytest.mark.usefixtures("quick")
+def test_recorded_scores_decide_what_is_recommended_served_and_shown(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The demo runs twice: then with the scores of six kinds of text that somebody recorded for what the first made."""
+    monkeypatch.setattr(demo_steps, "HEADS", (12,))
+    monkeypatch.setattr(demo_steps, "PEER", "no_such_engine")
+    out = tmp_path / "out"
+    first = done(run("--checkpoint", tiny_checkpoint, "--out", out))
+    assert "There are no recorded scores of full, full-int8, h12-int8: these 4 sentences decide." in first.stdout
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    monkeypatch.setattr(demo_steps, "SCORES", scores_for(results, validate(out / "bundle"), "h12-int8", tmp_path))
+
+    second = done(run("--checkpoint", tiny_checkpoint, "--out", out))
+    manifest = validate(out / "bundle")
+    assert manifest.default_level == "h12-int8", "what is served where nobody asks for another"
+    assert {len(level.quality.kinds) for level in manifest.levels if level.quality} == {2}
+    lines = list(map(str.strip, second.stdout.splitlines()))
+    assert "BLEU on 2,000 sentences of two kinds of text, beam 4" in lines
+    assert [line.split()[:4] for line in lines if line.startswith("h12-int8  ")] == [
+        ["h12-int8", "31.0", "+1.00", "[+0.93,"]
+    ]
+    agree = "These scores are recorded. The demo's own 4 sentences agree: all levels translate them as"
+    assert f"{agree} when they were scored." in lines
+    advised = lines.index("Try next:") - 1
+    assert lines[advised].startswith("Recommended: h12-int8, the fastest level that loses at most 0.5 BLEU")
+    assert "    # serves h12-int8, and the others: open " in lines[advised + 2], "and a page"
+    assert "two kinds of text" in (out / "quality.svg").read_text(encoding="utf-8")
+
+
+def scores_for(results: dict[str, Any], manifest: Manifest, best: str, folder: Path) -> Path:
+    """Scores on two kinds of text: one level gains, and the others lose five BLEU, whatever they do here."""
+    found = {}
+    for level in results["report"]["levels"]:
+        seen = Quality.model_validate(level["quality"][0])
+        gain = 1.0 if level["name"] == best else -5.0
+        change = {"bleu": 30 + gain, "bleu_delta": gain, "ci_low": gain - 0.1, "ci_high": gain + 0.1}
+        kind = seen.model_copy(update=change | {"sentences": 1000})
+        quality = over_kinds({"ui": kind, "help": kind}, "two kinds of text", "python -m scores")
+        checkpoint = manifest.level(level["name"]).source_checkpoint
+        scored = Scored(checkpoint=checkpoint, quality=quality, sample=sample_of(level["translations"], seen))
+        found[level["name"]] = scored.model_dump(mode="json")
+    file = folder / "scores.json"
+    file.write_text(json.dumps(found), encoding="utf-8")
+    return file
 
 
 def test_equal_translations_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,8 +62,8 @@ def test_the_demo(
     (tmp_path / "out").mkdir()
     plain = demo_steps.Demo.draw
 
-    def plot(demo: demo_steps.Demo, report: object) -> Path:
-        path = plain(demo, report)  # type: ignore[arg-type]
+    def plot(demo: demo_steps.Demo, found: object) -> Path:
+        path = plain(demo, found)  # type: ignore[arg-type]
         (tmp_path / "out" / "results.json").symlink_to(small_disk / "results.json")
         fill(small_disk)
         return path

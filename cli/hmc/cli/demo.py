@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hmc.benchmark.report.results import Report
+    from hmc.cli.demo_scores import Agreement
     from hmc.cli.demo_steps import Example
     from hmc.pipelines.progress import Steps
 
@@ -52,32 +52,37 @@ def command(
     steps = TimedSteps(console)
     with steps.step("Compile one model into several levels") as progress:
         manifest = demo.compile(progress, progress.expect)
-    steps.note(f"   {len(manifest.levels)} levels in {demo.bundle}: fewer heads or layers, fp32 and int8")
+    steps.note(
+        f"   {len(manifest.levels)} levels in {demo.bundle}: fewer heads or layers, in int8; all heads in fp32 too"
+    )
     with steps.step("Serve them on one port, and translate at each level"):
         address, examples = demo.translate()
     for example in examples:
         show_example(console, example)
     with steps.step("Measure quality and speed") as progress:
-        report = demo.benchmark(progress, progress.expect)
-    picture = demo.draw(report)
+        found = demo.benchmark(progress, progress.expect)
+    report = found.report
+    picture = demo.draw(found)
     manifest = read_manifest(demo.bundle)
-    console.print(_result_table(report, manifest.default_level))
-    said = (advice(report) or "").removeprefix("Take ")
-    steps.note(f"Recommended: {said}")
-    if not said.startswith(f"{manifest.default_level},"):
-        steps.note(why_default(manifest))
+    console.print(_result_table(found, manifest.default_level))
+    steps.note(found.said)
     if sentence := busy(report):
         steps.note(sentence)
     if not report.peers:
         steps.note("CTranslate2 is not installed: `pip install ctranslate2` lets the demo compare with it.")
-    text = json.dumps(result(address, examples, report, steps.seconds), indent=1, ensure_ascii=False)
+    text = json.dumps(result(address, examples, found, steps.seconds), indent=1, ensure_ascii=False)
     if as_json:
         typer.echo(text)
     results = out / demo_steps.RESULTS
     write_whole(results, text + "\n")
     steps.note(f"{report.machine}. {sum(steps.seconds.values()):.0f} s in all.")
     steps.note(f"Picture: {picture}. How it was measured, and every time: {results}")
-    steps.note("\nTry next:\n" + "\n".join(f"  {line}" for line in next_commands(demo.bundle)))
+    said = (advice(report) or "").removeprefix("Take ")
+    steps.note(f"\nRecommended: {said}")
+    if not said.startswith(f"{manifest.default_level},"):
+        steps.note(why_default(manifest))
+    lines = next_commands(demo.bundle, manifest.default_level)
+    steps.note("Try next:\n" + "\n".join(f"  {line}" for line in lines))
 
 
 class TimedSteps:
@@ -109,8 +114,8 @@ class TimedSteps:
         note(self.console, text)
 
 
-def next_commands(bundle: Path) -> list[str]:
-    """Two commands to try next, which work in the present folder."""
+def next_commands(bundle: Path, level: str) -> list[str]:
+    """Two commands to try next, which work in the present folder. level: the one that they use by default."""
     import shlex
     import sys
 
@@ -118,7 +123,7 @@ def next_commands(bundle: Path) -> list[str]:
     program = str(called) if called.name == "hmc" else "hmc"
     serve = shlex.join([program, "serve", str(bundle), "--http-port", str(HTTP_PORT)])
     translate = shlex.join([program, "translate", "--bundle", str(bundle), "A man rides a bicycle."])
-    return [f"{serve}    # then open http://localhost:{HTTP_PORT}/ in a browser", translate]
+    return [f"{serve}    # serves {level}, and the others: open http://localhost:{HTTP_PORT}/ in a browser", translate]
 
 
 def _require_extra() -> None:
@@ -147,17 +152,21 @@ def show_example(console: Console, example: Example) -> None:
     console.print(table)
 
 
-def _result_table(report: Report, recommended: str) -> Table:
+def _result_table(found: Agreement, recommended: str) -> Table:
     from hmc.benchmark.report.results import LevelReport
     from hmc.benchmark.report.tables import delta, mebibytes, settings_of, table_of
 
+    report = found.report
     conditions = report.conditions
     settings = settings_of(conditions)
     speeds = [f"times as fast,\n{setting.batch} sentence{'s'[: setting.batch - 1]}" for setting in settings]
-    title = f"{conditions.sentences} sentences of {conditions.test_set}, beam {conditions.headline.beam}"
+    first = report.levels[0].recorded
+    number = first.sentences if first else conditions.sentences
+    test_set = first.test_set if first else conditions.test_set
+    title = f"BLEU on {number:,} sentences of {test_set}, beam {conditions.headline.beam}"
     table = table_of(title, ("level",), ("\nBLEU", "\nΔ [95 %]", *speeds, "\nMiB"))
     for system in report.systems:
-        quality = system.quality_at(conditions.headline.beam)
+        quality = system.recorded if found.holds else system.quality_at(conditions.headline.beam)
         scores = [f"{quality.bleu:.1f}", delta(quality, system.name)] if quality else ["–", "–"]
         times = [f"{1 / system.latency_at(setting).ratio:.1f}×" for setting in settings]
         size = mebibytes(system.bytes) if isinstance(system, LevelReport) else "–"

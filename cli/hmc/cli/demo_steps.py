@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hmc.artifact.bundle.manifest import MANIFEST, Manifest
+from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.precisions import Precision
+from hmc.benchmark.measure.quality import record_quality
 from hmc.benchmark.measure.text import TestSet, read_sentences
 from hmc.benchmark.report.picture import write_picture
-from hmc.benchmark.report.results import Report
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.cli.common.outputs import check_run_folder
+from hmc.cli.demo_scores import Agreement, agreement, read_scores
+from hmc.compiler.bundle.builder import BundleBuilder
 from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle, progress_steps
+from hmc.compiler.bundle.writer import checkpoints_of, progress_steps
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -28,9 +31,13 @@ CHECKPOINT, LEVELS, FAST = DATA / "checkpoint", DATA / "levels", DATA / "fast"
 """The model with all heads, weights that all levels with fewer share, and a level that has lost decoder layers too."""
 CALIBRATION = DATA / "calibration.en"
 SRC, REF = DATA / "test.en", DATA / "test.de"
+SCORES = DATA / "scores.json"
+"""Recorded scores of the levels, and of the other engine."""
 HEADS = (75, 58, 36)
 """Heads of the levels that LEVELS has."""
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+"""Of the level with all heads. The others are in the last one alone: in fp32 each is slower than all heads in int8, and
+worse."""
 EXAMPLES = (14, 111, 208, 336)
 """Lines of the test set, counted from 0, whose translations are shown. Levels translate them differently."""
 DEVICE, PEER = "cpu", "ctranslate2"
@@ -81,7 +88,7 @@ class Demo:
         return self.out / "bundle"
 
     def compile(self, progress: Progress, expect: Callable[[int], None] = lambda _: None) -> Manifest:
-        """Compiles every level at every precision. int8 is calibrated on sentences outside the test set.
+        """Compiles every level. int8 is calibrated on sentences outside the test set.
 
         progress: called when a step begins. expect: called before, with the number of steps.
         """
@@ -96,14 +103,15 @@ class Demo:
                 raise InvalidRequestError(f"--out {self.out} holds {name}, which no demo wrote; choose another folder")
         fast = [LevelRequest(self.fast, name="fast")] if self.fast else []
         requests = [LevelRequest(self.checkpoint), *(LevelRequest(self.levels, heads) for heads in HEADS), *fast]
-        expect(progress_steps(len(requests), PRECISIONS))
-        return compile_bundle(
-            requests,
-            self.bundle,
-            precisions=PRECISIONS,
-            calibration=read_sentences(CALIBRATION),
-            progress=progress,
-        )
+        plan = [(request, PRECISIONS[-1], False) for request in requests[1:]]
+        plan = [*((requests[0], precision, False) for precision in PRECISIONS), *plan]
+        expect(progress_steps(len(plan), PRECISIONS[-1:]))
+        with BundleBuilder.open(
+            self.bundle, checkpoints_of(requests), calibration=read_sentences(CALIBRATION), progress=progress
+        ) as builder:
+            builder.prepare(plan)
+            levels = [builder.add(request, precision, with_shortlist=False) for request, precision, _ in plan]
+            return builder.finish(levels)
 
     def translate(self) -> tuple[str, list[Example]]:
         """Serves the bundle on a free port and translates the examples at every level with the gRPC client."""
@@ -127,9 +135,9 @@ class Demo:
         ]
         return address, examples
 
-    def benchmark(self, progress: Progress, expect: Callable[[int], None]) -> Report:
-        """Measures quality, and latency at batch 1 and 32, beside CTranslate2 if that is installed. Those of the levels
-        are recorded in the bundle's manifest."""
+    def benchmark(self, progress: Progress, expect: Callable[[int], None]) -> Agreement:
+        """Measures quality, and latency at batch 1 and 32, beside CTranslate2 if that is installed. Records in the
+        bundle's manifest the times, and the scores on six kinds of text if the levels are those that were scored."""
         settings = BenchmarkSettings(
             bundle=self.bundle,
             src=SRC,
@@ -145,20 +153,28 @@ class Demo:
             peers=(PEER,) if find_spec(PEER) else (),
             checkpoint=self.checkpoint,
         )
+        scores = read_scores(SCORES)
         report = run_benchmark(settings, progress=progress, expect=expect)
-        record(self.bundle, report)
-        return report
+        checkpoints = {level.name: level.source_checkpoint for level in record(self.bundle, report).levels}
+        checkpoints |= {peer.name: checkpoint_digest(self.checkpoint) for peer in report.peers}
+        found = agreement(report, checkpoints, scores)
+        record_quality(self.bundle, {level.name: level.recorded for level in found.report.levels if level.recorded})
+        return found
 
-    def draw(self, report: Report) -> Path:
-        """The picture of quality against speed."""
-        return write_picture(report, self.out / PICTURE)
+    def draw(self, found: Agreement) -> Path:
+        """The picture of quality against speed, by recorded scores if they hold."""
+        report = found.report
+        if found.holds:
+            report = replace(report, peers=tuple(peer for peer in report.peers if peer.recorded))
+        return write_picture(report, self.out / PICTURE, recorded=found.holds)
 
 
-def result(address: str, examples: list[Example], report: Report, seconds: dict[str, float]) -> dict[str, Any]:
+def result(address: str, examples: list[Example], found: Agreement, seconds: dict[str, float]) -> dict[str, Any]:
     """The results of the demo as values for JSON. seconds: duration of each step."""
     return {
         "address": address,
         "examples": [vars(example) for example in examples],
         "seconds": seconds,
-        "report": report.to_dict(),
+        "recorded": found.said,
+        "report": found.report.to_dict(),
     }

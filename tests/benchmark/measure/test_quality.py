@@ -124,14 +124,14 @@ def test_kinds_of_text_count_alike_whatever_their_size() -> None:
     """The half-widths of intervals add up as standard errors do: 0.3 and 0.4 make 0.5, and half of that for a mean."""
     captions = quality("h36", 38.0, -0.5, 0.1, reference=38.2)
     ui = quality("h36", 34.0, -1.4, -0.6, reference=35.0).model_copy(update={"sentences": 990})
-    found = over_kinds({"captions": captions, "ui": ui}, "python -m scores")
-    assert (found.bleu, found.sentences) == (36.0, 1000)
+    found = over_kinds({"captions": captions, "ui": ui}, "two kinds", "python -m scores")
+    assert (found.test_set, found.bleu, found.sentences) == ("two kinds", 36.0, 1000)
     assert [found.bleu_delta, found.ci_low, found.ci_high] == pytest.approx([-0.6, -0.85, -0.35])
     assert found.kinds["ui"].bleu_delta == pytest.approx(-1.0)
     assert found.kinds["ui"].ci_high == -0.6
     assert found.command == "python -m scores"
     assert found.p_value < 1e-4
     surely = quality("h36", 38.0, -0.5, 0.5, reference=38.0)
-    assert over_kinds({"captions": surely, "ui": surely}, "").p_value == pytest.approx(1.0)
+    assert over_kinds({"captions": surely, "ui": surely}, "", "").p_value == pytest.approx(1.0)
     edge = quality("h36", 38.0, -1.0, 0.0, reference=38.5)
-    assert over_kinds({"captions": edge}, "").p_value == pytest.approx(0.05), "the interval just has no 0"
+    assert over_kinds({"captions": edge}, "", "").p_value == pytest.approx(0.05), "the interval just has no 0"

@@ -1,14 +1,14 @@
 """The picture of quality against speed."""
 
-import gzip
 import itertools
-import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests import levels_picture
 from tests.benchmark import fakes
 from tests.processes import REPOSITORY
 
@@ -45,6 +45,18 @@ def test_speeds_are_relative_to_the_reference_level_or_to_the_other_engine() -> 
 
 def test_a_label_says_the_speed_and_what_is_lost() -> None:
     assert [p.note for p in points(fakes.report())] == ["1.0×, 30.0 BLEU", "1.3×, −0.5 BLEU", "2.5×, −1.0 BLEU"]
+
+
+def test_recorded_scores_are_shown_where_they_are_asked_for() -> None:
+    report = fakes.whole_report()
+    kept = fakes.quality("any", 28.0, -1.3, -0.7, reference=29.0).model_copy(update={"test_set": "six kinds"})
+    levels = tuple(replace(level, recorded=kept) for level in report.levels)
+    known = replace(report, levels=levels, peers=(replace(report.peers[0], recorded=kept),))
+    assert {p.bleu for p in points(known, recorded=True)} == {28.0}
+    assert "BLEU, six kinds →" in picture.picture(known, recorded=True)
+    assert [p.note for p in points(known)] == [p.note for p in points(report)]
+    with pytest.raises(InvalidRequestError, match="the picture shows BLEU"):
+        points(report, recorded=True)
 
 
 def test_levels_that_another_level_beats_are_left_out_and_engines_are_not() -> None:
@@ -87,20 +99,7 @@ def test_a_report_without_quality_is_refused() -> None:
 
 
 def test_the_picture_of_the_documents_shows_what_was_measured() -> None:
-    """Times of the report beside it, and BLEU of the page of levels."""
-    names = {
-        "full-int8": "all 144 heads", "h75-int8": "75 heads", "h58-int8": "58 heads", "fast-int8": "fast",
-        "CTranslate2": "CTranslate2",
-    }  # fmt: skip
-    with gzip.open(REPOSITORY / "experiments" / "results" / "embedded-levels-native.json.gz") as file:
-        report = json.load(file)
-    systems = {system["name"]: system for system in report["levels"] + report["peers"]}
-    ratios = {name: next(at["ratio"] for at in systems[name]["latency"] if at["batch"] == 1) for name in names}
-    page = (REPOSITORY / "docs" / "measurements" / "levels.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| (\S+-int8|CTranslate2)\b.*\| (\d\d\.\d\d) \|[^|\n]*\|$", page, flags=re.MULTILINE))
+    """Times of a report, and recorded BLEU. `make docs` draws it."""
     text = (REPOSITORY / "docs" / "quality.svg").read_text(encoding="utf-8")
-    assert sorted(named(text)) == sorted(names.values())
-    for name, shown in names.items():
-        lost = f"{float(rows[name]) - float(rows['full-int8']):+.1f}".replace("-", "−")
-        score = f"{float(rows[name]):.1f}" if name == "full-int8" else lost
-        assert f"{shown}: {ratios['CTranslate2'] / ratios[name]:.1f}×, {score} BLEU" in text
+    assert text == levels_picture.picture() + "\n"
+    assert {"all 144 heads", "75 heads", "fast", "CTranslate2"} <= set(named(text))

@@ -150,11 +150,11 @@ def measure_quality(
     return {name: score(outputs[name], outputs[reference], pairs, beam) for name in chosen}
 
 
-def over_kinds(kinds: Mapping[str, Quality], command: str) -> Quality:
+def over_kinds(kinds: Mapping[str, Quality], name: str, command: str) -> Quality:
     """The mean over kinds of text. One level was scored on a test set of each kind.
 
-    The half-widths of the kinds' intervals add up as standard errors do, since the texts are independent. command: what
-    repeats the scores.
+    The half-widths of the kinds' intervals add up as standard errors do, since the texts are independent. name: of the
+    test sets together. command: what repeats the scores.
     """
     scores = list(kinds.values())
     first = scores[0]
@@ -162,7 +162,7 @@ def over_kinds(kinds: Mapping[str, Quality], command: str) -> Quality:
     half = hypot(*((each.ci_high - each.ci_low) / 2 for each in scores)) / len(scores)
     names = KindQuality.model_fields
     return Quality(
-        test_set=", ".join(each.test_set for each in scores),
+        test_set=name,
         sentences=sum(each.sentences for each in scores),
         beam=first.beam,
         bleu=fmean(each.bleu for each in scores),
