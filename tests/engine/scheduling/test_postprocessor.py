@@ -14,7 +14,7 @@ from tests.serving.held_steps import HeldSteps
 from tests.tiny import SENTENCES
 
 from hmc.artifact import read_manifest
-from hmc.engine.decoding.job import Answer
+from hmc.engine.decoding.job import SentenceFuture
 from hmc.engine.requests.results import Decoded
 from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.sessions import LevelSessions
@@ -38,7 +38,7 @@ def engine(lively_bundle: Path) -> Iterator[Engine]:
 
 def test_an_answer_tells_once_that_it_was_cancelled() -> None:
     told: list[Future[object]] = []
-    cancelled, ended = Answer(), Answer()
+    cancelled, ended = SentenceFuture(), SentenceFuture()
     for answer in (cancelled, ended):
         answer.on_cancel = told.append
     ended.set_result(1)

@@ -24,7 +24,7 @@ Progress = Callable[[tuple[int, ...]], None]
 """Gets the target tokens that no later step can change, each time there are more of them."""
 
 
-class Answer(Future[Any]):
+class SentenceFuture(Future[Any]):
     """The future of a sentence. A done callback that looks for cancellation would be called for every sentence."""
 
     on_cancel: Callable[[Future[Any]], None] | None = None
@@ -77,7 +77,7 @@ class Job:
     progress: Progress | None = None
     finish: Finish | None = None
     """None: the caller gets the hypotheses as they are."""
-    future: Answer = field(default_factory=Answer)
+    future: SentenceFuture = field(default_factory=SentenceFuture)
     """Ends with what `finish` makes."""
     submitted: float = field(default_factory=time.monotonic)
     started: float = 0.0

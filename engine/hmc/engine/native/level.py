@@ -244,7 +244,7 @@ class NativeLevel:
             self._handle = None
 
 
-class Rules(Protocol):
+class SearchRules(Protocol):
     """When the search of a sentence ends, see `hmc.engine.decoding.state.Rules`."""
 
     @property
@@ -261,10 +261,10 @@ class Rules(Protocol):
 
     @property
     def enough(self) -> int | None:
-        """Ended hypotheses that end the search; None: as many as there are rows, and none that runs is better."""
+        """Collected hypotheses that end the search; None: as many as there are rows, and none that runs is better."""
 
 
-class Ended(NamedTuple):
+class Collected(NamedTuple):
     """What sentences have found that have ended: a number for each sentence, for each entry (as many of each sentence
     as were asked for, best first), or for each token of one entry after the other."""
 
@@ -352,7 +352,7 @@ class NativeBatch:
 
     __del__ = close
 
-    def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[Rules], lists: Sequence[Ints] = ()) -> None:
+    def admit(self, sources: Sequence[Sequence[int]], rules: Sequence[SearchRules], lists: Sequence[Ints] = ()) -> None:
         """Encodes sentences, token ids with EOS, and appends them. lists: in a level with lists, the tokens of each
         sentence, ascending."""
         lengths = [len(source) for source in sources]
@@ -398,7 +398,7 @@ class NativeBatch:
         """Sentences that have ended, and were not collected."""
         return self._ended[0]
 
-    def collect(self, hypotheses: int) -> Ended:
+    def collect(self, hypotheses: int) -> Collected:
         """Takes what the sentences that have ended have found: up to so many hypotheses of each."""
         count = self._ended[0]
         entries = count * hypotheses
@@ -426,7 +426,7 @@ class NativeBatch:
         written = sum(lengths)
         tokens = tuple(self._tokens.first(written))
         scores = tuple(self._scores.first(written))
-        return Ended(places, failed, self._ranks.first(entries), lengths, complete, tokens, scores)
+        return Collected(places, failed, self._ranks.first(entries), lengths, complete, tokens, scores)
 
     def step(self, tokens: npt.NDArray[Any], *, attention: bool = False) -> tuple[Float32, list[Float32]]:
         """One step whose search is the caller's. tokens `[R]`: the last of each row.
