@@ -28,6 +28,7 @@ from hmc.artifact.errors import (
 )
 from hmc.engine.remote.client import RemoteEngines
 from hmc.engine.remote.frames import LENGTH, MAX_FRAME, Cancel, Close, frame
+from hmc.engine.requests.caller import Priority
 from hmc.serving import DecodeOptions, Sampling, Translation, Translator
 
 BODY = """
@@ -172,6 +173,16 @@ def test_the_queue_is_here(process: Process, lively_bundle: Path) -> None:
         space = threading.Event()
         remote.call_when_space(space.set)
         assert space.wait(GUARD_S)
+
+
+def test_interactive_sentences_do_not_wait_for_others_here(process: Process, lively_bundle: Path) -> None:
+    """The engine gets them at once, however many others wait for rows."""
+    with process.level(lively_bundle, "full", max_rows=4) as remote:
+        options = DecodeOptions(beam_size=1, min_length=60, max_length=60)
+        others = [remote.submit(SENTENCES[0], options, priority=Priority.BULK) for _ in range(32)]
+        interactive = [remote.submit(SENTENCES[1], options) for _ in range(8)]
+        assert remote._engine.queue.waiting_interactive == 0
+        assert all(future.result(GUARD_S).text for future in (*interactive, *others))
 
 
 def test_cancelled_sentences_leave(process: Process, lively_bundle: Path) -> None:

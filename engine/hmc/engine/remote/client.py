@@ -345,7 +345,9 @@ class RemoteEngine(LevelEngine):
             return
         with queue.changed:
             before = queue.interactive, queue.others
-            messages = [self._message(job) for job in queue.take(self._starts)]
+            starting = queue.take(self._starts)
+            starting += queue.take_interactive(self._starts)  # the turn may be that of others, which have no rows left
+            messages = [self._message(job) for job in starting]
             if messages:
                 queue.looked(*before, idle=len(self._sent) == len(messages))
                 queue.announce_space()

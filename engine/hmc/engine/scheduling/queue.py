@@ -216,6 +216,11 @@ class WaitingQueue:
                 self._in_a_row = 0
         return taken + rest
 
+    def take_interactive(self, starts: Callable[[Job], bool]) -> list[Job]:
+        """As `take`, but interactive sentences only, whatever other sentences wait."""
+        with self.changed:
+            return self._interactive.take(starts, len(self._interactive))
+
     def remove(self, future: Future[Any]) -> bool:
         """Removes the sentence of this future. Returns False if it does not wait here."""
         with self.changed:
