@@ -112,7 +112,7 @@ def test_a_pruning_is_told_and_not_begun(hmc: Hmc, corpus: str, tmp_path: Path) 
     assert "the 3,140 updates end before the warm-up does (--warmup-steps 9999)" in ran.stdout.replace("9,999", "9999")
     assert not out.exists()
     for more, message in (
-        (("--target-heads", "99"), "below the 24 heads"),
+        (("--target-heads", "99"), "below the 24 open heads"),
         (("--target-speedup", "2x"), "known only after translating or measuring"),
     ):
         ran = hmc("prune", checkpoint, *text, "-o", out, *more, "--dry-run")

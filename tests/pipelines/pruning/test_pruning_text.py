@@ -130,7 +130,7 @@ def test_parallel_text_is_added(models: Models, english: Path, tmp_path: Path) -
         ((), "give --data and --dev (parallel text), or --source"),
         (("--data", "a b"), "give --data and --dev"),
         (("--source", "absent.en"), "absent.en: no such file"),
-        (("--source", "ENGLISH", "--target-heads", "100%"), "give budgets below the 144 heads"),
+        (("--source", "ENGLISH", "--target-heads", "100%"), "give budgets below the 144 open heads"),
         (("--source", "ENGLISH", "--data", "x.en x.de"), "x.en: no such file"),
         (("--source", "ENGLISH", "--nested-heads", "importance"), "--nested-heads belongs to --nested-steps"),
     ],

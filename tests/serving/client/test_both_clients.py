@@ -199,7 +199,7 @@ def test_calls_take_turns_over_the_servers_that_serve(new: Any) -> None:
                 seen.add(client.translate(["x"])[0].text[0])
             taken = [client.translate(["x"])[0].text[0] for _ in range(6)]
             assert "".join(taken) in ("ababab", "bababa")
-            with pytest.raises(InvalidRequestError, match="LoadLevel is about one server"):
+            with pytest.raises(InvalidRequestError, match="LoadLevel acts on one server"):
                 client.load_level("full")
         assert c.script.seen == []
 

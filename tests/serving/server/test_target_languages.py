@@ -57,7 +57,7 @@ def test_scores_are_those_of_the_target_language(client: Client) -> None:
 
 
 def test_a_language_that_is_not_there_is_refused_with_those_that_are(client: Client) -> None:
-    with pytest.raises(LevelNotFoundError, match=r"to fr; there is eng-gmw: en → de, nl"):
+    with pytest.raises(LevelNotFoundError, match=r"to fr; this server has eng-gmw: en → de, nl"):
         pieces(client, TEXT, "fr")
     with pytest.raises(InvalidRequestError, match=r"texts\[0\]: .* begins with >>nld<<, but target_language chooses"):
         pieces(client, f">>nld<< {TEXT}", "de")

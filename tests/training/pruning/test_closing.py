@@ -316,8 +316,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(folder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("targets", "settings", "message"),
     [
-        (parse_budgets("enc=48,cross=48"), {}, "below the 96 heads"),
-        (parse_budgets("enc=49"), {}, "below the 48 heads"),
+        (parse_budgets("enc=48,cross=48"), {}, "below the 96 open heads"),
+        (parse_budgets("enc=49"), {}, "below the 48 open heads"),
         (parse_budgets("enc=49,cross=1"), {}, "this model has 48"),
         (parse_budgets("enc=9;dec=9"), {}, "falling budgets of the same kinds"),
         (parse_budgets("enc=9;enc=9"), {}, "falling budgets"),
