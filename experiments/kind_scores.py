@@ -37,7 +37,7 @@ from hmc.benchmark.peers.engines import ENGINES
 from hmc.benchmark.peers.peer import Peer, check_peers, opened_peers
 from hmc.benchmark.report.results import json_text
 from hmc.cli import demo_steps
-from hmc.cli.demo_scores import ScoredLevel, sample_of
+from hmc.cli.demo_scores import ShippedScores, sample_of
 from hmc.serving import Translator
 
 PEER = "ctranslate2"
@@ -142,7 +142,7 @@ def shipped(bundle: Path, made: Outputs, found: dict[str, dict[str, Quality]], m
     digests = {level.name: level.source_checkpoint for level in read_manifest(bundle).levels}
     other = checkpoint_digest(demo_steps.CHECKPOINT)
     ships = {
-        name: ScoredLevel(
+        name: ShippedScores(
             checkpoint=digests.get(name, other),
             quality=quality,
             sample=sample_of(made[name][DEMO].hypotheses, found[name][DEMO]),

@@ -20,7 +20,7 @@ from hmc.benchmark.measure.quality import over_kinds
 from hmc.cli import demo_steps
 from hmc.cli.common.consoles import open_console
 from hmc.cli.demo import show_example
-from hmc.cli.demo_scores import ScoredLevel, sample_of
+from hmc.cli.demo_scores import ShippedScores, sample_of
 
 
 def run(*arguments: str | Path) -> Result:
@@ -107,7 +107,7 @@ def scores_for(results: dict[str, Any], manifest: Manifest, best: str, folder: P
         kind = seen.model_copy(update=change | {"sentences": 1000})
         quality = over_kinds({"ui": kind, "help": kind}, "two kinds of text", "python -m scores")
         checkpoint = manifest.level(level["name"]).source_checkpoint
-        scored = ScoredLevel(checkpoint=checkpoint, quality=quality, sample=sample_of(level["translations"], seen))
+        scored = ShippedScores(checkpoint=checkpoint, quality=quality, sample=sample_of(level["translations"], seen))
         found[level["name"]] = scored.model_dump(mode="json")
     file = folder / "scores.json"
     file.write_text(json.dumps(found), encoding="utf-8")

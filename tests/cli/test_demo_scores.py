@@ -19,7 +19,7 @@ from hmc.benchmark.measure.quality import over_kinds
 from hmc.benchmark.report.results import PeerReport
 from hmc.benchmark.report.tables import advice
 from hmc.cli import demo_steps
-from hmc.cli.demo_scores import Sample, Scored, agreement, read_scores, sample_of
+from hmc.cli.demo_scores import Sample, ShippedScores, agreement, read_scores, sample_of
 
 System = TypeVar("System", LevelReport, PeerReport)
 WEIGHTS = dict.fromkeys(("full", "h72", "h72-int8", "Peer"), "weights")
@@ -46,7 +46,7 @@ def measured(**bleu: float) -> Report:
 
 
 @pytest.fixture
-def scores() -> dict[str, Scored]:
+def scores() -> dict[str, ShippedScores]:
     """Those of the levels of a fake report, and what they made of its sentences. h72 loses little on other text."""
     losses = {"full": 0.0, "h72": 0.2, "h72-int8": 2.0, "Peer": 0.4}
     found = {}
@@ -54,13 +54,13 @@ def scores() -> dict[str, Scored]:
         quality = system.quality_at(4)
         assert quality
         sample = sample_of(system.translations, quality)
-        found[system.name] = Scored(
+        found[system.name] = ShippedScores(
             checkpoint="weights", quality=recorded(system.name, losses[system.name]), sample=sample
         )
     return found
 
 
-def test_equal_translations_are_what_was_scored(scores: dict[str, Scored]) -> None:
+def test_equal_translations_are_what_was_scored(scores: dict[str, ShippedScores]) -> None:
     found = agreement(measured(), WEIGHTS, scores)
     assert found.holds
     agree = "These scores are recorded. The demo's own 10 sentences agree: all levels translate them as"
@@ -68,7 +68,7 @@ def test_equal_translations_are_what_was_scored(scores: dict[str, Scored]) -> No
     assert [system.recorded for system in found.report.systems] == [one.quality for one in scores.values()]
 
 
-def test_recorded_scores_decide_and_the_advice_says_so(scores: dict[str, Scored]) -> None:
+def test_recorded_scores_decide_and_the_advice_says_so(scores: dict[str, ShippedScores]) -> None:
     """By these ten sentences no level but the whole one keeps the bounds; by the recorded scores h72 does."""
     assert recommended(measured().described_levels()).name == "full"
     report = agreement(measured(), WEIGHTS, scores).report
@@ -81,7 +81,7 @@ def test_recorded_scores_decide_and_the_advice_says_so(scores: dict[str, Scored]
     assert said.endswith(" BLEU as it was recorded, on 20 sentences of two kinds of text.")
 
 
-def test_rounding_of_another_processor_is_within_the_interval(scores: dict[str, Scored]) -> None:
+def test_rounding_of_another_processor_is_within_the_interval(scores: dict[str, ShippedScores]) -> None:
     found = agreement(measured(**{"full": 30.2, "h72": 28.9, "h72-int8": 28.5, "Peer": 29.8}), WEIGHTS, scores)
     assert found.holds
     assert "agree: 0 of 3 levels translate them as when they were scored, and the others lose as much" in found.said
@@ -91,7 +91,9 @@ def test_rounding_of_another_processor_is_within_the_interval(scores: dict[str, 
 @pytest.mark.parametrize(
     ("now", "named"), [({"full": 30.6}, "full"), ({"h72": 20.0, "h72-int8": 10.0}, "h72, h72-int8")]
 )
-def test_another_bleu_is_not_what_was_scored(now: dict[str, float], named: str, scores: dict[str, Scored]) -> None:
+def test_another_bleu_is_not_what_was_scored(
+    now: dict[str, float], named: str, scores: dict[str, ShippedScores]
+) -> None:
     report = measured(**now)
     for one in report.levels[1:]:  # the interval moves with the difference
         quality = one.quality[0]
@@ -104,7 +106,7 @@ def test_another_bleu_is_not_what_was_scored(now: dict[str, float], named: str, 
     assert found.report == report, "what was measured decides"
 
 
-def test_other_weights_and_other_sentences_were_not_scored(scores: dict[str, Scored]) -> None:
+def test_other_weights_and_other_sentences_were_not_scored(scores: dict[str, ShippedScores]) -> None:
     found = agreement(measured(), WEIGHTS | {"h72": "others"}, scores)
     assert not found.holds
     assert found.said == "There are no recorded scores of h72: these 10 sentences decide."
@@ -113,7 +115,7 @@ def test_other_weights_and_other_sentences_were_not_scored(scores: dict[str, Sco
     assert not agreement(measured(), WEIGHTS, scores).holds
 
 
-def test_an_engine_that_differs_has_no_recorded_scores_and_levels_keep_theirs(scores: dict[str, Scored]) -> None:
+def test_an_engine_that_differs_has_no_recorded_scores_and_levels_keep_theirs(scores: dict[str, ShippedScores]) -> None:
     scores["Peer"] = scores["Peer"].model_copy(
         update={"sample": Sample(sentences=10, translations="", bleu=1.0, bleu_delta=-29.0)}
     )

@@ -33,7 +33,7 @@ class Sample(Strict):
     """BLEU minus the reference level's BLEU."""
 
 
-class ScoredLevel(Strict):
+class ShippedScores(Strict):
     """The scores of a level, or of another engine with the weights of the reference level."""
 
     checkpoint: str
@@ -42,9 +42,9 @@ class ScoredLevel(Strict):
     sample: Sample
 
 
-def read_scores(path: Path) -> dict[str, ScoredLevel]:
+def read_scores(path: Path) -> dict[str, ShippedScores]:
     """Name of a level or of another engine → its scores."""
-    return TypeAdapter(dict[str, ScoredLevel]).validate_json(path.read_text(encoding="utf-8"))
+    return TypeAdapter(dict[str, ShippedScores]).validate_json(path.read_text(encoding="utf-8"))
 
 
 def sample_of(translations: Sequence[str], quality: Quality) -> Sample:
@@ -65,7 +65,7 @@ class Agreement:
     """The same in words."""
 
 
-def agreement(report: Report, checkpoints: Mapping[str, str], scores: Mapping[str, ScoredLevel]) -> Agreement:
+def agreement(report: Report, checkpoints: Mapping[str, str], scores: Mapping[str, ShippedScores]) -> Agreement:
     """Compares a report on the demo's sentences with what was noted when the scores were recorded.
 
     checkpoints: name of a level or of another engine → digest of its weights. A level is what was scored if it has the
@@ -107,7 +107,7 @@ def agreement(report: Report, checkpoints: Mapping[str, str], scores: Mapping[st
 
 
 def _compared(
-    system: LevelReport | PeerReport, report: Report, known: Mapping[str, ScoredLevel]
+    system: LevelReport | PeerReport, report: Report, known: Mapping[str, ShippedScores]
 ) -> Literal["equal", "near", "apart"]:
     """Whether its translations are those that were noted, or its loss is, within its interval."""
     quality = system.quality_at(report.conditions.headline.beam)

@@ -98,11 +98,9 @@ def test_what_is_not_there_is_said_with_what_is(bundles: dict[str, Path], factor
     models = Models.open(bundles, factory, HostSettings())
     with pytest.raises(ModelNotFoundError, match="unknown model 'x'; this server has: en-de, fr-en, again"):
         models.find(Selector(model="x"))
-    with pytest.raises(
-        ModelNotFoundError, match=r"from any language to it; this server has en-de: en → de; fr-en: fr → en"
-    ):
+    with pytest.raises(ModelNotFoundError, match=r"this server has en-de: en → de; fr-en: fr → en"):
         models.find(Selector(target_language="it"))
-    with pytest.raises(ModelNotFoundError, match=r"from fr to any language; there is en-de: en → de$"):
+    with pytest.raises(ModelNotFoundError, match=r"from fr to any language; this server has en-de: en → de$"):
         models.find(Selector(model="en-de", source_language="fr"))
     with pytest.raises(InvalidRequestError, match="source_language 'a b'"):
         models.find(Selector(source_language="a b"))
@@ -115,9 +113,7 @@ def test_every_model_loads_its_levels(bundles: dict[str, Path], factory: FakeFac
 def test_levels_are_named_with_their_model(bundles: dict[str, Path], factory: FakeFactory) -> None:
     models = opened(bundles, factory, levels=("en-de/h6", "again/h12"), default_level="fr-en/h12")
     assert loaded(models) == {"en-de": ["full", "h6"], "fr-en": ["h12"], "again": ["full", "h12"]}
-    with pytest.raises(
-        InvalidArtifactError, match=r"levels x/full: no model is called 'x'; this server has en-de, fr-en"
-    ):
+    with pytest.raises(InvalidArtifactError, match="no model is called 'x'; this server has en-de, fr-en"):
         Models.open(bundles, factory, HostSettings(levels=("x/full",)))
     with pytest.raises(InvalidArtifactError, match="h6, h12 are several of model en-de"):
         Models.open(bundles, factory, HostSettings(default_level="en-de/h6,en-de/h12"))

@@ -64,9 +64,7 @@ def test_every_call_finds_its_model(client: Client) -> None:
     answers = list(client.translate_stream(["a", "b"], "h12", model="fr-en"))
     assert [(a.level, a.bundle_version) for a in answers] == [("h12", "english")] * 2
     assert [p.text for p in client.translate_tokens("a", "h6", model="fr-en")][:-1] == ["h6", ":", "a"]
-    with pytest.raises(
-        LevelNotFoundError, match="no model here translates from any language to it; this server has en-de"
-    ):
+    with pytest.raises(LevelNotFoundError, match="from any language to it; this server has en-de"):
         client.translate(["a"], target_language="it")
     with pytest.raises(InvalidRequestError, match="target_language is no language tag"):
         client.translate(["a"], target_language="x y")
