@@ -127,7 +127,8 @@ def test_translations_are_those_of_this_process(process: Process, lively_bundle:
         assert remote.score([text], ["Ein Hund"])[0].score == here.score([text], ["Ein Hund"])[0].score
         assert [each.text for each in remote.stream(text)] == [each.text for each in here.stream(text)]
         assert remote.device == "cpu"
-        assert sum(remote.weights.values()) == sum(here.weights.values())
+        held = sum(here.weights.values())
+        eventually(lambda: sum(remote.weights.values()) == held)  # a front is told once a second
 
 
 def _without_times(found: Translation) -> Translation:
