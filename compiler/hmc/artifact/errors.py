@@ -133,6 +133,18 @@ class InternalServiceError(HmcError):
     """The service failed in a way it should not: a bug there, to be found in its log."""
 
 
+def named_error(name: str, message: str) -> HmcError | None:
+    """The error of a class of this module, as another process has named it. None: there is no such class. A class that
+    is made of more than a message gives an HmcError."""
+    kind = globals().get(name)
+    if not (isinstance(kind, type) and issubclass(kind, HmcError)):
+        return None
+    try:
+        return kind(message)
+    except TypeError:
+        return HmcError(message)
+
+
 def ending(status: int) -> str:
     """How a process ended, as the end of a sentence about it. status: as `subprocess` has it, so the status of a signal
     is negative."""

@@ -15,9 +15,8 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from hmc.artifact import errors
 from hmc.artifact.bundle.manifest import Variant
-from hmc.artifact.errors import HmcError, InternalServiceError, InvalidArtifactError
+from hmc.artifact.errors import HmcError, InternalServiceError, InvalidArtifactError, named_error
 from hmc.engine.decoding.constraints import Constraints
 from hmc.engine.opening import EngineSettings
 from hmc.engine.requests.options import DecodeOptions
@@ -253,14 +252,10 @@ def error_of(message: Refused) -> HmcError:
     if message.parts:
         what, fix, *problems = message.parts
         return InvalidArtifactError(what, problems, fix)
-    kind = getattr(errors, message.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, HmcError)):
+    error = named_error(message.kind, message.text)
+    if error is None:
         return InternalServiceError(
             f"the engine has a bug, the request is not at fault; its log has the details, under the name {message.kind}"
         )
-    try:
-        error = kind(message.text)
-    except TypeError:  # an error that is made of more than a message
-        error = HmcError(message.text)
     error.retry_after_s = message.retry_after_s
     return error

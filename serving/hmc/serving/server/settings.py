@@ -90,9 +90,9 @@ class ServerSettings:
     """Batches that a level runs at the same time. More than one raises the throughput on a CPU. 0: as measured on this
     machine, or one if `threads` are given."""
     fronts: int | None = None
-    """Processes that share the port and have gRPC, HTTP and texts, beside one process with the levels and their engine.
-    0: one process does everything. None: 0 on a single core, 1 on up to seven, and one more for every four cores from
-    there. Limits of queues hold for each front by itself, rates of tokens for all together."""
+    """Processes that share the port and have gRPC, HTTP and texts, beside one process with the levels. 0: one process
+    does everything. None: 0 on a single core, 1 on up to seven, and one for every four cores from there. Each front has
+    its own queues; rates of tokens hold for all fronts together."""
     cache: str | Path = "auto"
     """Folder of weights that are packed for this machine's processor; levels and processes map them and share the
     memory. "auto": HMC_CACHE, or the platform's folder for caches. "none", and a folder that cannot be written: every

@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from hmc.artifact import errors
-from hmc.artifact.errors import HmcError, UnavailableError
+from hmc.artifact.errors import HmcError, UnavailableError, named_error
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class Child:
         if "ready" in answer:
             self.ready.set_result(answer["ready"])
         else:
-            self.ready.set_exception(error_of(answer))
+            self.ready.set_exception(named_error(answer["error"], answer["message"]) or HmcError(answer["message"]))
             self.ready.exception()  # seen, whether or not somebody waits
 
     def _end(self) -> None:
@@ -145,16 +144,6 @@ class Kept:
             log.info("%s serves again", self._name)
         elif isinstance(error, HmcError) and not isinstance(error, UnavailableError):
             log.error("%s cannot serve: %s", self._name, error)
-
-
-def error_of(answer: dict[str, Any]) -> HmcError:
-    """The error that a process has said."""
-    message, kind = answer["message"], getattr(errors, answer["error"], None)
-    try:
-        made = kind(message) if isinstance(kind, type) and issubclass(kind, HmcError) else HmcError(message)
-    except TypeError:  # an error that is made of more than a message
-        made = HmcError(message)
-    return made
 
 
 def leave_terminal() -> None:
