@@ -100,7 +100,8 @@ def _level_command(
             level = method(client)(name, timeout=timeout, model=model)
         typer.echo(levels_as_json(level) if json_output else f"{level.name} {done}.")
 
-    command.__name__, command.__doc__ = named, description
+    command.__name__ = named
+    command.__doc__ = description
     return command
 
 

@@ -27,10 +27,13 @@ from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 DATA = Path(__file__).with_name("demo_data")
-CHECKPOINT, LEVELS, FAST = DATA / "checkpoint", DATA / "levels", DATA / "fast"
+CHECKPOINT = DATA / "checkpoint"
+LEVELS = DATA / "levels"
+FAST = DATA / "fast"
 """The model with all heads, weights that all levels with fewer share, and a level that has lost decoder layers too."""
 CALIBRATION = DATA / "calibration.en"
-SRC, REF = DATA / "test.en", DATA / "test.de"
+SRC = DATA / "test.en"
+REF = DATA / "test.de"
 SCORES = DATA / "scores.json"
 """Recorded scores of the levels, and of the other engine."""
 HEADS = (75, 58, 36)
@@ -40,8 +43,10 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 worse."""
 EXAMPLES = (14, 111, 208, 336)
 """Lines of the test set, counted from 0, whose translations are shown. Levels translate them differently."""
-DEVICE, PEER = "cpu", "ctranslate2"
-RESULTS, PICTURE = "results.json", "quality.svg"
+DEVICE = "cpu"
+PEER = "ctranslate2"
+RESULTS = "results.json"
+PICTURE = "quality.svg"
 """Files in the demo's folder."""
 
 Progress = Callable[[str], None]

@@ -9,7 +9,11 @@ import typer
 
 from hmc.cli.common.options import opt
 
-TEXT, SEARCH, FILTER, WHERE, OUTPUT = "Text", "Search", "What is dropped", "Where it runs", "Output"
+TEXT = "Text"
+SEARCH = "Search"
+FILTER = "What is dropped"
+WHERE = "Where it runs"
+OUTPUT = "Output"
 
 
 def command(

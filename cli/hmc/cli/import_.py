@@ -54,7 +54,8 @@ def command(
             checkpoint.config.provenance.update({"from": model, "revision": found.revision})
         step(f"writing {out}")
         save_checkpoint(checkpoint, out)
-    config, arch = checkpoint.config, checkpoint.architecture
+    config = checkpoint.config
+    arch = checkpoint.architecture
     decoding = config.provenance["generation"]
     result = {
         "checkpoint": str(out),

@@ -80,7 +80,10 @@ def prune_by_latency(
         typer.echo(json.dumps([asdict(level) | {"kept": level.kept} for level in reached], indent=1))
         return
     for level in reached:
-        goal = "" if level.goal_ms is None else f" (wanted {level.goal_ms:.2f} ms{'' if level.kept else ', NOT kept'})"
+        goal = ""
+        if level.goal_ms is not None:
+            kept = "" if level.kept else ", NOT kept"
+            goal = f" (wanted {level.goal_ms:.2f} ms{kept})"
         typer.echo(f"{level.name}: {level.ms:.2f} ms{goal}, {level.speedup:.2f}x  {level.sizes}")
         typer.echo(f"  {level.checkpoint}")
 

@@ -62,11 +62,10 @@ def command(
     if program is not None:
         _print_program(bundle, program, json_output)
         return
-    levels = (
-        _of_bundle(bundle)
-        if bundle is not None
-        else _of_server(str(server), model, token, tls, 10.0 if timeout is None else timeout)
-    )
+    if bundle is not None:
+        levels = _of_bundle(bundle)
+    else:
+        levels = _of_server(str(server), model, token, tls, 10.0 if timeout is None else timeout)
     if json_output:
         typer.echo(levels_as_json(levels))
         return
@@ -230,7 +229,8 @@ def _measured(levels: LevelList) -> Iterator[str]:
     scored: dict[str, list[str]] = {}
     timed: dict[str, list[str]] = {}
     for level in levels.levels:
-        quality, recorded = level.quality, level.recorded_latency
+        quality = level.quality
+        recorded = level.recorded_latency
         if quality:
             of = f"{quality.test_set}, {quality.sentences} sentences, beam {quality.beam}"
             scored.setdefault(of, []).append(level.name)
@@ -250,7 +250,8 @@ def _row(level: LevelInfo) -> list[str]:
     kinds = "/".join(str(sum(level.heads_by_kind.get(k, []))) for k in ("encoder_self", "decoder_self", "cross"))
     size = _mebibytes(level.disk) if level.disk else f"{level.bytes / 2**20:.1f}"
     row = [name, level.precision, str(level.heads), kinds, f"{level.parameters:,}", size]
-    quality, latency = level.quality, level.recorded_latency
+    quality = level.quality
+    latency = level.recorded_latency
     if quality:
         interval = f"{quality.bleu_delta:+.2f} ({quality.ci_low:+.2f} to {quality.ci_high:+.2f})"
         row += [f"{quality.bleu:.2f}", interval, f"{quality.chrf:.2f}"]

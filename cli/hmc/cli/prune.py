@@ -123,7 +123,8 @@ def command(
         )  # fmt: skip
         show_plan(plan, as_json)
         return
-    corpora, dev_corpus = list(data or ()), dev or ""
+    corpora = list(data or ())
+    dev_corpus = dev or ""
     if by_latency:
         from hmc.cli.latency_pruning import prune_by_latency
 
@@ -148,7 +149,8 @@ def command(
             )
         for line in text.losses():
             note(console, line)
-        corpora, dev_corpus = [*corpora, text.corpus()], dev or text.dev_corpus()
+        corpora = [*corpora, text.corpus()]
+        dev_corpus = dev or text.dev_corpus()
     written = prune(
         checkpoint, targets, corpora, dev_corpus, out, settings, neurons, schedule.nested_steps,
         control=schedule.control,
@@ -228,7 +230,8 @@ def _settings(
 
 def _option_of(location: Sequence[int | str]) -> str:
     """Returns the option that sets a setting, from the setting's place: `distill.weight` is `distill`."""
-    section, name = str(location[0]), str(location[-1])
+    section = str(location[0])
+    name = str(location[-1])
     if section in ("distill", "nested") and len(location) > 1:
         own = {"weight": "distill", "temperature": "temperature", "teacher": "teacher"} if section == "distill" else {}
         name = own.get(name, f"{section}_{name}")

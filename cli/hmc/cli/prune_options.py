@@ -9,8 +9,13 @@ from typing import Annotated
 from hmc.cli.common.options import opt
 
 LATENCY = "What to remove: by latency"
-DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
-NESTED, TEACHER = "One set of weights for all budgets", "Teacher"
+DATA = "Data"
+BUDGET = "What to remove"
+SCHEDULE = "How long"
+TRAINING = "Training"
+OUTPUT = "Output"
+NESTED = "One set of weights for all budgets"
+TEACHER = "Teacher"
 QUARTER = "a quarter of CHECKPOINT's updates, 50 to 1,500"
 
 

@@ -113,7 +113,9 @@ def serve_on_ray(
 def _announce(summary: dict[str, Any], json_output: bool) -> None:
     import json
 
-    address, models, fronts = summary["address"], summary["models"], summary["fronts"]
+    address = summary["address"]
+    models = summary["models"]
+    fronts = summary["fronts"]
     by = "" if fronts <= 1 else f", {fronts} fronts"
     if json_output:
         said = json.dumps(summary)
@@ -122,7 +124,8 @@ def _announce(summary: dict[str, Any], json_output: bool) -> None:
         said = f"Serving {named}, on {address}{by}.\n"
         said += f'Try:  hmc translate --server {address} --model {next(iter(models))} "A man rides a bicycle."'
     else:
-        version, device = summary["bundle_version"], summary["device"]
+        version = summary["bundle_version"]
+        device = summary["device"]
         said = f"Serving {', '.join(summary['levels'])} of bundle {version} on {address} ({device}{by}).\n"
         said += f'Try:  hmc translate --server {address} "A man rides a bicycle."'
         if summary["http_address"]:

@@ -12,7 +12,8 @@ from hmc.cli.common.options import BackendOptions, check_unused, opt
 if TYPE_CHECKING:
     from hmc.artifact.errors import InvalidRequestError
 
-MODEL, OUTPUT = "How the score is computed", "Output"
+MODEL = "How the score is computed"
+OUTPUT = "Output"
 CHUNK = 64
 """Lines scored in one call."""
 

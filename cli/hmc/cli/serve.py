@@ -11,10 +11,14 @@ import typer
 
 from hmc.cli.common.options import opt
 
-LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION, SECURITY, LIMITS, RAY = (
-    "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Operation", "Security",
-    "Limits of connections", "Ray Serve",
-)  # fmt: skip
+LEVELS = "Which levels"
+CAPACITY = "How much at a time"
+RUNTIME = "Device and threads"
+AUTO = "The level `auto`"
+OPERATION = "Operation"
+SECURITY = "Security"
+LIMITS = "Limits of connections"
+RAY = "Ray Serve"
 
 
 @dataclass(frozen=True)

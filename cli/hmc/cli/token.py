@@ -10,7 +10,8 @@ import typer
 from hmc.cli.common.commands import CheckedCommand, guarded
 from hmc.cli.common.options import opt
 
-LIMITS, OUTPUT = "Limits", "Output"
+LIMITS = "Limits"
+OUTPUT = "Output"
 
 
 def group() -> typer.Typer:

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from hmc.engine.requests.options import Sampling
     from hmc.serving.requests.options import Segmentation
 
-INPUT, SEARCH, LIMITS, SAMPLE, OUTPUT = "Input", "Search", "Limits on the translation", "Sampling", "Output"
+INPUT = "Input"
+SEARCH = "Search"
+LIMITS = "Limits on the translation"
+SAMPLE = "Sampling"
+OUTPUT = "Output"
 
 
 def command(

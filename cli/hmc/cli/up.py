@@ -12,7 +12,10 @@ from hmc.cli.common.options import EvalText, opt
 if TYPE_CHECKING:
     from hmc.pipelines.up import StepDone
 
-MODEL, PRUNING, SERVER, OUTPUT = "Model", "Pruning", "Server", "Output"
+MODEL = "Model"
+PRUNING = "Pruning"
+SERVER = "Server"
+OUTPUT = "Output"
 
 
 def command(

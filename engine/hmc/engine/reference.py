@@ -189,7 +189,8 @@ class ReferenceLevel:
             assert operation.input is not None
             value = values[operation.input]
         if operation.norm is not None:
-            weight, bias = self.tensors[operation.norm.weight], self.tensors[operation.norm.bias]
+            weight = self.tensors[operation.norm.weight]
+            bias = self.tensors[operation.norm.bias]
             value = self._stored(norm(value, weight, bias, operation.norm.epsilon))
             if operation.norm.output is not None:
                 values[operation.norm.output] = value
@@ -246,7 +247,8 @@ class ReferenceLevel:
         result = np.empty((operation.heads, len(value), operation.width), F)
         weights = []
         for row, source in enumerate(sources):
-            keys, kept = source.keys[operation.plane], source.values[operation.plane]
+            keys = source.keys[operation.plane]
+            kept = source.values[operation.plane]
             result[:, row], seen = _attend(operation, queries[:, row], keys, kept)
             weights.append(seen[np.argsort(operation.original)] if operation.original else seen)
         joined = _joined(result)

@@ -40,7 +40,8 @@ class Place(Enum):
     """The executor gives candidates, and the search on the host chooses among them, step by step."""
 
 
-INSIDE, HOST = Place.INSIDE, Place.HOST
+INSIDE = Place.INSIDE
+HOST = Place.HOST
 
 OPTIONS: Mapping[str, Mapping[Executor, Place]] = {
     "greedy search, beams up to 16, n-best": {"onnxruntime": HOST, "native": INSIDE, "reference": HOST},

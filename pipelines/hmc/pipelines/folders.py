@@ -90,7 +90,8 @@ def taken_folder(out: Path, request: Mapping[str, Any], first: First) -> Iterato
         except OSError as error:  # a file system without locks
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
                 raise
-        present, wanted = file.read(), first.written(request)
+        present = file.read()
+        wanted = first.written(request)
         if present != wanted and wanted.startswith(present):  # new, or of a process that ended while it wrote it
             file.seek(0)
             file.write(wanted)

@@ -63,7 +63,10 @@ class Meter:
     def __init__(
         self, total: int, report: Report, interval: float = 0.2, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.total, self.report, self.interval, self.clock = total, report, interval, clock
+        self.total = total
+        self.report = report
+        self.interval = interval
+        self.clock = clock
         self.skipped = self.done = 0
         self.began = self.last = clock()
 

@@ -35,9 +35,11 @@ from hmc.compiler.bundle.writer import compile_bundle, progress_steps
 from hmc.pipelines.importing import import_model, notes_of
 from hmc.pipelines.progress import Phase, Report, Step, quiet, silent
 
-ROUNDS, TIMED = 3, 32
+ROUNDS = 3
+TIMED = 32
 """Times that each level translates the timed sentences, and their number."""
-OWN, OWN_FP32 = "translations of the unpruned model", "translations of the model at fp32"
+OWN = "translations of the unpruned model"
+OWN_FP32 = "translations of the model at fp32"
 """Names of test sets whose references the model wrote itself."""
 AGREEMENT = {
     OWN: "the unpruned model on held-out text of --source",
@@ -133,9 +135,11 @@ def _imported(settings: UpSettings, done: Announce, say: Step, phase: Phase) -> 
                 "--target-language"
             )
         return settings.model
-    model, weights = settings.model, ""
+    model = settings.model
+    weights = ""
     if model.is_file() and model.suffix != ".zip":  # the folder is read too
-        model, weights = model.parent, model.name
+        weights = model.name
+        model = model.parent
     with phase() as (_, step):
         step.expect(2)
         step(f"reading {settings.model}")
@@ -223,7 +227,8 @@ def _translated(settings: UpSettings, checkpoint: Path, report: Report, step: St
     from hmc.pipelines.distillation.sources import read_sources, sample
 
     key = digest_of(chain(_files(checkpoint, settings.out), settings.sources), OWN_FP32)
-    folder, lines = settings.out / f"translated-{key}", settings.out / f"translated-{key}.source.txt"
+    folder = settings.out / f"translated-{key}"
+    lines = settings.out / f"translated-{key}.source.txt"
     total = sum(file.lines for file in read_sources(settings.sources))
     texts = sample(settings.sources, total, 4 * SENTENCES)
     calibrated = set(read_calibration(settings.sources[0]))

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 AT_ONCE = 2
 """Shards in work at the same time, so that the last sentences of one leave no worker without work."""
-ROWS, BEAMS = 64, 8
+ROWS = 64
+BEAMS = 8
 """Hypotheses that each worker decodes together: ROWS, or BEAMS sentences of a large beam."""
 
 Shard = TypeVar("Shard")

@@ -155,7 +155,8 @@ class Translator:
         DeadlineExceededError if `within_s` is too short, as far as is known from what the level did of late. The
         future's error is InternalServiceError where the model's scores are not finite.
         """
-        options, target = options or DecodeOptions(), target or Target()
+        options = options or DecodeOptions()
+        target = target or Target()
         self._tokenizer.check(text)
 
         def queue(text: str, target: Target, progress: TextProgress | None, follows: bool) -> Future[Translation]:
@@ -204,7 +205,8 @@ class Translator:
                 self._codec.constraints(options, Target(), self._tokenizer.tokenizer.opening(text))  # raises
                 return Translation(words if words.strip() else "", 0.0, 0, 0)
             end = len(words)
-        head, tail = words[:begin].lstrip(), words[end:].rstrip()
+        head = words[:begin].lstrip()
+        tail = words[end:].rstrip()
         if target.complete and target.text.startswith(head) and target.text[len(head) :].endswith(tail):
             target = Target(target.text[len(head) : len(target.text) - len(tail)], complete=True)
         elif target.complete:
@@ -267,7 +269,8 @@ class Translator:
         returned.
         """
         targets = targets_of(texts, target_prefixes, complete=False)
-        chosen, options = Segmentation.of(segmentation), options or DecodeOptions()
+        chosen = Segmentation.of(segmentation)
+        options = options or DecodeOptions()
         if chosen is Segmentation.NONE:
             return self._submit_all(texts, options, targets)
 

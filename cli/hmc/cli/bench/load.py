@@ -9,7 +9,9 @@ import typer
 
 from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token, check_unused, numbers, opt
 
-WHAT, WHEN, OUTPUT = "What is sent", "When", "Output"
+WHAT = "What is sent"
+WHEN = "When"
+OUTPUT = "Output"
 
 
 def command(

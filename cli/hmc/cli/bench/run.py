@@ -13,8 +13,12 @@ from hmc.cli.common.options import opt
 if TYPE_CHECKING:
     from hmc.benchmark.settings import BenchmarkSettings
 
-QUALITY, LATENCY, DEVICE, OUTPUT = "Levels and test set", "What is timed", "Device", "Output"
-PEERS, LOAD = "Other engines", "Load"
+QUALITY = "Levels and test set"
+LATENCY = "What is timed"
+DEVICE = "Device"
+OUTPUT = "Output"
+PEERS = "Other engines"
+LOAD = "Load"
 
 
 def command(

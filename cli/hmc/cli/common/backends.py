@@ -89,7 +89,8 @@ def open_backend(options: BackendOptions, workers: int = 0) -> Iterator[Backend]
     elif options.bundle is not None:
         options.check_no_server("--bundle")
         manifest = read_manifest(options.bundle)
-        level, code = level_of(manifest, selector, options.device), code_of(options.bundle, manifest, selector)
+        level = level_of(manifest, selector, options.device)
+        code = code_of(options.bundle, manifest, selector)
         translator = Translator(
             options.bundle,
             level,
@@ -110,7 +111,9 @@ class ServerBackend:
     def __init__(self, client: Client, options: BackendOptions) -> None:
         if options.timeout is not None and not options.timeout > 0:
             raise InvalidRequestError(f"--timeout {options.timeout:g}: choose more than 0 seconds, or leave it out")
-        self._client, self._selector, self._given = client, options.selector(), options.timeout
+        self._client = client
+        self._selector = options.selector()
+        self._given = options.timeout
         self._begun = time.monotonic()
 
     @property
@@ -168,7 +171,8 @@ class BundleBackend:
 
     def __init__(self, translator: Translator, code: str = "") -> None:
         """code: the token of the target language, with which every text begins; empty: none."""
-        self._translator, self._code = translator, code
+        self._translator = translator
+        self._code = code
 
     def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str, first: int = 0) -> Answers:
         """See `Backend`."""
@@ -219,7 +223,8 @@ class BundleBackend:
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Backend`."""
-        level, version = self._translator.level.name, self._translator.manifest.version
+        level = self._translator.level.name
+        version = self._translator.manifest.version
         scored = self._translator.score([with_code(text, self._code) for text in texts], references, options)
         return [StreamAnswer(n, translation, None, level, version) for n, translation in enumerate(scored)]
 
@@ -232,7 +237,8 @@ class BundleBackend:
             return failed
 
     def _answer(self, index: int, future: Future[Translation]) -> StreamAnswer:
-        level, version = self._translator.level.name, self._translator.manifest.version
+        level = self._translator.level.name
+        version = self._translator.manifest.version
         try:
             return StreamAnswer(index, future.result(), None, level, version)
         except HmcError as error:

@@ -36,7 +36,12 @@ def say(*, quiet: bool, verbose: bool) -> None:
     _quiet = quiet
     if verbose:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("hmc").setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.NOTSET)
+    level = logging.NOTSET
+    if quiet:
+        level = logging.WARNING
+    elif verbose:
+        level = logging.DEBUG
+    logging.getLogger("hmc").setLevel(level)
 
 
 def open_console(*, stderr: bool = False) -> Console:

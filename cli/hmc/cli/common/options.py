@@ -59,7 +59,8 @@ class BulkOptions:
 
 
 N = TypeVar("N", bound=float)
-WHERE, LEVEL = "Where", "Level"
+WHERE = "Where"
+LEVEL = "Level"
 """Panels of `--help`."""
 
 
@@ -96,7 +97,8 @@ EvalText = Annotated[
         metavar="SRC REF",
     ),
 ]
-TOKEN_VARIABLE, SERVER_VARIABLE = "HMC_TOKEN", "HMC_SERVER"
+TOKEN_VARIABLE = "HMC_TOKEN"
+SERVER_VARIABLE = "HMC_SERVER"
 SERVER = opt(WHERE, "Address of a running server.", metavar="HOST:PORT", envvar=SERVER_VARIABLE)
 """Commands that always need a server use `Annotated[str, SERVER]`."""
 Server = Annotated[str | None, SERVER]

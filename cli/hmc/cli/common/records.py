@@ -23,7 +23,8 @@ def write_lines(
 ) -> None:  # fmt: skip
     """Translates and writes each line. Each translation begins with `prefix`. write: takes a translation, without a
     line break; None: it is printed. first: number of the first line, from 0."""
-    write, sent = write or (lambda made: _write(made + "\n")), dict[int, str]()
+    write = write or (lambda made: _write(made + "\n"))
+    sent = dict[int, str]()
     with contextlib.closing(backend.translate(_remember(lines, sent), options, prefix, first=first)) as answers:
         for answer in answers:
             text = sent.pop(answer.index)

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from hmc.benchmark.budget.compile import CompilePlan
     from hmc.benchmark.budget.find import BudgetSearch
 
-HEADS, SEARCH, PRECISION, SHORTLISTS, SCORING, OUTPUT = (
-    "Heads: which levels", "Search: let the compiler find the number of heads", "Precision",
-    "Vocabulary shortlists", "Scoring", "Output",
-)  # fmt: skip
+HEADS = "Heads: which levels"
+SEARCH = "Search: let the compiler find the number of heads"
+PRECISION = "Precision"
+SHORTLISTS = "Vocabulary shortlists"
+SCORING = "Scoring"
+OUTPUT = "Output"
 
 
 def command(
@@ -184,7 +186,8 @@ def command(
             manifest = _search(search, console, open_console(stderr=as_json))
             searched = {"search": search.to_dict()}
         else:
-            manifest, searched = _compile(plan, console), {}
+            manifest = _compile(plan, console)
+            searched = {}
     if as_json:
         typer.echo(json.dumps(manifest.model_dump(mode="json") | searched, indent=1))
     else:

@@ -35,7 +35,8 @@ def read_shortlist(
     for name, value in (("frequent", frequent), ("best", best)):
         if value is not None and value < 1:
             raise InvalidRequestError(f"--shortlist-{name} {value}: choose 1 or more")
-    left_out, (sources, targets) = 0, (read_sentences(file) for file in files)
+    left_out = 0
+    (sources, targets) = (read_sentences(file) for file in files)
     if len(sources) != len(targets):
         raise InvalidRequestError(
             f"--shortlist: {files[0]} has {len(sources)} lines and {files[1]} {len(targets)}; line n of one must "
@@ -47,7 +48,8 @@ def read_shortlist(
         if not kept:
             raise InvalidRequestError("--shortlist: all of its sentences are in --eval; learn from other text")
         left_out = len(sources) - len(kept)
-        sources, targets = [sources[n] for n in kept], [targets[n] for n in kept]
+        sources = [sources[n] for n in kept]
+        targets = [targets[n] for n in kept]
     text = ShortlistText(sources, targets, FREQUENT if frequent is None else frequent, BEST if best is None else best)
     return text, left_out
 

@@ -38,8 +38,12 @@ class DeviceCaches(Caches):
 
     def __init__(self, sessions: LevelSessions, variant: Variant | None, chain: Chain, positions: Positions) -> None:
         """Takes a decoder session for itself, and opens it if none is open. Raises InvalidArtifactError."""
-        self.sessions, self.variant, self.chain, self.positions = sessions, variant, chain, positions
-        self.device, self.rows = sessions.device, chain.rows
+        self.sessions = sessions
+        self.variant = variant
+        self.chain = chain
+        self.positions = positions
+        self.device = sessions.device
+        self.rows = chain.rows
         session = sessions.take_decoder(variant)
         caches = {i.name: CacheShape(i.type, tuple(i.shape)) for i in session.get_inputs() if _is_cache(i.name)}
         self.self_attention = any(name.startswith("past_") for name in caches)
@@ -189,7 +193,8 @@ class DeviceCaches(Caches):
             self.pools.move(self._present, stop, moved)
             self.geometry = stop
             for old, new in moved:
-                self.source_lengths[new], self.source_lengths[old] = self.source_lengths[old], 1
+                self.source_lengths[new] = self.source_lengths[old]
+                self.source_lengths[old] = 1
         self.positions.resize(geometry.size_of(self.positions.axis, geometry.slots))
         self._map_rows()
 
@@ -209,7 +214,8 @@ class DeviceSteps:
     """The steps of one mode's caches."""
 
     def __init__(self, session: Any, variant: Variant | None, chain: Chain, pools: Pools, vocab_size: int) -> None:
-        self.pools, self.memory = pools, pools.memory
+        self.pools = pools
+        self.memory = pools.memory
         self.inputs = {i.name: i for i in session.get_inputs() if i.name not in pools.caches and i.name not in ON_HOST}
         self.host_inputs = {i.name: i for i in session.get_inputs() if i.name in ON_HOST}
         outputs = {o.name: o for o in session.get_outputs() if not o.name.startswith("present_")}

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from hmc.engine.arrays import round_up
 
-FIRST_SOURCE, FIRST_TARGET = 32, 64
+FIRST_SOURCE = 32
+FIRST_TARGET = 64
 """Rooms of the first bucket, in tokens; each further bucket has twice as many. A sentence of n tokens may have 2n + 10
 in its translation, so the first bucket takes sentences of up to 27 tokens."""
 ROUND_ROOM = 16
@@ -86,10 +87,13 @@ class Chain:
         self.rows = rows
         self.buckets: list[tuple[Geometry, ...]] = []
         """Per bucket: its geometry, or its tight and its full tree."""
-        source, target = min(FIRST_SOURCE, most), min(FIRST_TARGET, most)
+        source = min(FIRST_SOURCE, most)
+        target = min(FIRST_TARGET, most)
         while True:
             slots = max(1, min(max_rows // rows, max_tokens // (rows * max(source, target))))
-            layouts = ([target, rows * target] if rows > 1 else [target]) if tree else [0]
+            layouts = [0]
+            if tree:
+                layouts = [target, rows * target] if rows > 1 else [target]
             self.buckets.append(
                 tuple(
                     Geometry(rows, slots, source, target, nodes, len(self.buckets), bool(full))
@@ -98,7 +102,8 @@ class Chain:
             )
             if source == target == most:
                 return
-            source, target = min(2 * source, most), min(2 * target, most)
+            source = min(2 * source, most)
+            target = min(2 * target, most)
 
     def __iter__(self) -> Iterator[Geometry]:
         """All geometries, those of the first bucket first."""

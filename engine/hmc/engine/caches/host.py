@@ -35,8 +35,12 @@ class HostCaches(Caches):
 
     def __init__(self, sessions: LevelSessions, decoder: Any, rows: int, positions: Positions) -> None:
         """decoder: an ONNX Runtime session. rows: of each sentence."""
-        self.sessions, self.session, self.rows, self.positions = sessions, decoder, rows, positions
-        self.count, self.capacity = 0, self.first_capacity
+        self.sessions = sessions
+        self.session = decoder
+        self.rows = rows
+        self.positions = positions
+        self.count = 0
+        self.capacity = self.first_capacity
         self.inputs = {i.name: i for i in decoder.get_inputs()}
         outputs = {o.name: o for o in decoder.get_outputs()}
         self.present = {name for name in outputs if name.startswith("present_")}
@@ -64,7 +68,8 @@ class HostCaches(Caches):
         limits: Sequence[int] = (),  # noqa: ARG002 - buffers grow when they have to
     ) -> None:
         cross, lengths = self.sessions.encode(sources)
-        new, start = len(lengths), self.count
+        new = len(lengths)
+        start = self.count
         longest = round_up(int(lengths.max()), ROUND_SOURCE)
         if not start:  # a capacity that only earlier sentences needed would slow every step down
             self.positions.reset()
@@ -163,7 +168,8 @@ class HostCaches(Caches):
         """Binds all inputs, in the shapes of this step, and the caches as they are now."""
         step = {"wanted": np.zeros(self.count * self.rows, np.int64)} | step
         self._bound = {n: np.array(value) for n, value in step.items() if n in self.inputs}
-        self._bound["candidates"], self._candidates = np.zeros(1, np.int64), 0
+        self._bound["candidates"] = np.zeros(1, np.int64)
+        self._candidates = 0
         binding = self.session.io_binding()
         for name, array in self._bound.items():
             bind_input(binding, name, array)
@@ -260,7 +266,8 @@ class HostBuffer:
         becomes 0."""
         part: list[slice] = [slice(None)] * values.ndim
         length = values.shape[self._axis]
-        part[0], part[self._axis] = slice(start, start + len(values)), slice(length)
+        part[0] = slice(start, start + len(values))
+        part[self._axis] = slice(length)
         self.view[tuple(part)] = values
         part[self._axis] = slice(length, None)
         self.view[tuple(part)] = 0
@@ -269,7 +276,8 @@ class HostBuffer:
         """Sets the capacity. The first `used` sentences stay, cut to `length`."""
         kept = np.take(self.view[:used], range(min(self.capacity[1], length)), self._axis) if used else None
         shape = list(self.view.shape)
-        shape[0], shape[self._axis] = sentences, length
+        shape[0] = sentences
+        shape[self._axis] = length
         size = math.prod(shape)
         if size > self._memory.size:
             self._memory = np.zeros(size, self._memory.dtype)

@@ -54,7 +54,8 @@ class Pools:
 
     def __init__(self, caches: Mapping[str, CacheShape], memory: LevelMemory) -> None:
         """memory: the account that the bytes are taken from."""
-        self.caches, self.memory = dict(caches), memory
+        self.caches = dict(caches)
+        self.memory = memory
         self._blocks: dict[tuple[int, bool], list[DeviceBlock]] = {
             (pool, filled): [] for pool in (0, 1) for filled in (False, True)
         }
@@ -88,7 +89,8 @@ class Pools:
         """
         assert source.pool != target.pool
         kept = min(source.slots, target.slots)
-        held, into = self.views(source), self.views(target)
+        held = self.views(source)
+        into = self.views(target)
         for name, shape in self.caches.items():
             if shape.fill:
                 fill(into[name], shape.fill)
@@ -125,7 +127,8 @@ class Pools:
                 fitting = [DeviceBlock(self.memory, needed, "caches")]
                 blocks += fitting
             for name, offset in offsets.items():
-                shape, address = self.caches[name], min(fitting, key=lambda block: block.size).address
+                shape = self.caches[name]
+                address = min(fitting, key=lambda block: block.size).address
                 dims = shape.at(geometry, geometry.slots)
                 views[name] = DeviceArray(self.memory.device, shape.type, dims, address + offset)
         return views
@@ -133,7 +136,8 @@ class Pools:
     def _layout(self, geometry: Geometry, *, filled: bool) -> tuple[dict[str, int], int]:
         """Where in a geometry's memory each cache begins, and its bytes; of the caches that are filled, or of the
         others."""
-        offsets, at = {}, 0
+        offsets = {}
+        at = 0
         for name, shape in self.caches.items():
             if bool(shape.fill) == filled:
                 offsets[name] = at

@@ -133,7 +133,9 @@ class TreePositions(Positions):
     def __init__(self, beam: int, heads: int, first_capacity: int, masked: float = -np.inf) -> None:
         """heads: of the layer that has most. masked: added to attention scores of positions that a row does not see."""
         super().__init__(first_capacity)
-        self._beam, self._heads, self._masked = beam, heads, np.float32(masked)
+        self._beam = beam
+        self._heads = heads
+        self._masked = np.float32(masked)
         self.seen: npt.NDArray[np.bool_] = np.zeros((0, beam, first_capacity), bool)
         """`[N, k, capacity]`: whether a row's hypothesis holds the token at a position."""
         self._places: Ints = np.zeros((0, beam, 0, 3), np.int64)

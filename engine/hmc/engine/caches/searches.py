@@ -56,7 +56,10 @@ class Searches:
         """No searches yet. rows: k, of each sentence. max_rows, max_tokens: see `Chain`. Takes a decoder session for
         itself, and opens it if none is open. Raises InvalidArtifactError, and FailedPreconditionError if the device has
         too little memory."""
-        self.sessions, self.variant, self.rows, self.device = sessions, variant, rows, sessions.device
+        self.sessions = sessions
+        self.variant = variant
+        self.rows = rows
+        self.device = sessions.device
         tree = variant == "search_beam"
         self.chain = Chain(rows, max_rows, max_tokens, sessions.arch.max_positions, tree=tree)
         self._longest = self.chain.buckets[-1][0].target
@@ -72,7 +75,8 @@ class Searches:
         sizes = {"B": most, "k": rows, "P": self._longest}
         others = [i for n, i in self._inputs.items() if not n.startswith(GROWING_INPUTS) and n not in ON_HOST]
         self.arrays = SearchArrays(others, sizes, sessions.memory)
-        self.mirror, self._state = self.arrays.mirror, self.arrays.views
+        self.mirror = self.arrays.mirror
+        self._state = self.arrays.views
         self._collector = Collector(sessions.collector(), self._state, sessions.memory)
         self.encoder = sessions.device_encoder
         self._staging = Staging(axes, self.encoder, sessions.memory)
@@ -111,9 +115,12 @@ class Searches:
         if not self._unstepped:
             host["fresh"][:] = 0
         for begun in new:
-            slot, rules = begun.slot, begun.rules
-            host["limits"][slot], host["minimums"][slot] = rules.limit, rules.min_length
-            host["penalties"][slot], host["fresh"][slot] = rules.length_penalty, 1
+            slot = begun.slot
+            rules = begun.rules
+            host["limits"][slot] = rules.limit
+            host["minimums"][slot] = rules.min_length
+            host["penalties"][slot] = rules.length_penalty
+            host["fresh"][slot] = 1
             if "source_lengths" in host:
                 host["source_lengths"][slot] = len(begun.source)
         self.mirror.write(*(name for name in WRITTEN if name in host))
@@ -137,7 +144,8 @@ class Searches:
             return
         size = self._present.size_for(slots)
         if size != self._size:
-            self._size, self._step = size, None
+            self._size = size
+            self._step = None
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -158,7 +166,8 @@ class Searches:
         """Launches a step and does not wait for it. Returns how many steps it was: several for the first run of a graph
         that is captured."""
         step = self._step or self._bound()
-        begins, self._unstepped = self._unstepped, False
+        begins = self._unstepped
+        self._unstepped = False
         if step.captured or self.device.kind == "cpu":
             step.run(wait=False)
             return 1
@@ -217,7 +226,9 @@ class Searches:
             self.encoder.warm_up(self.pools.views(geometry), geometry.slots, geometry.source)
             self._staging.warm_up(geometry.source)
             for size in geometry.sizes():
-                self._geometry, self._size, self._step = geometry, size, None
+                self._geometry = geometry
+                self._size = size
+                self._step = None
                 self._bound().run()
         self._collector.warm_up()
         self.fit(0)
@@ -241,16 +252,20 @@ class Searches:
             # Operators check the lengths of free slots too, and an ended search may have been longer than these caches.
             self.mirror.host["lengths"][:] = 0
             self.mirror.write("lengths")
-            self._geometry, self._step, self._size = wanted, None, 0
+            self._geometry = wanted
+            self._step = None
+            self._size = 0
             return
         for geometry in self.chain.path(self._geometry, wanted):
             self.pools.move(self._geometry, geometry)
-            self._geometry, self._step = geometry, None
+            self._geometry = geometry
+            self._step = None
         self._size = min(self._size, wanted.slots)
 
     def _bound(self) -> BoundStep:
         """The binding of the present geometry and size."""
-        geometry, size = self._present, self._size
+        geometry = self._present
+        size = self._size
 
         def bind(step: BoundStep) -> None:
             self._bind(step, geometry, size)

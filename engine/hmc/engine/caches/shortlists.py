@@ -38,7 +38,10 @@ class Shortlists:
         """project: token ids `[U]` → the graph's `output_…` inputs for them."""
         self.inputs: Arrays = {}
         """The graph's inputs. They stay the same until `add` or `keep`."""
-        self._project, self._candidates, self._pad, self._rows = project, candidates, pad_id, rows
+        self._project = project
+        self._candidates = candidates
+        self._pad = pad_id
+        self._rows = rows
         self._lists: list[Ints] = []
         self._position_of = np.zeros(vocab_size, np.int64)
         """Token id → its position in the union, where it has one."""
@@ -69,9 +72,11 @@ class Shortlists:
         outputs = self._project(padded)
         outputs["output_bias"][size:] = NEG_INF
         shape = len(self._lists), round_up(max(map(len, self._lists)) + 1, ROUND_LIST)
-        listed, ids = np.full(shape, size), np.full(shape, self._pad)
+        listed = np.full(shape, size)
+        ids = np.full(shape, self._pad)
         for sentence, tokens in enumerate(self._lists):
-            listed[sentence, : len(tokens)], ids[sentence, : len(tokens)] = self._position_of[tokens], tokens
+            listed[sentence, : len(tokens)] = self._position_of[tokens]
+            ids[sentence, : len(tokens)] = tokens
         rows = {"listed": listed.repeat(self._rows, axis=0), "listed_ids": ids.repeat(self._rows, axis=0)}
         self.inputs = {**outputs, **rows}
 

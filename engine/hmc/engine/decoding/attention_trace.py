@@ -40,7 +40,8 @@ class AttentionTrace:
 
     def __init__(self, source_length: int, heads: Ints) -> None:
         """heads: those whose mean is traced, from `chosen_heads`."""
-        self.source_length, self.heads = source_length, heads
+        self.source_length = source_length
+        self.heads = heads
         self._weights: list[Weights] = []
         self._parents: list[Ints] = []
 

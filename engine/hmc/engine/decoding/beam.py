@@ -41,7 +41,8 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     total = (state.scores[:, :, None] + step.reshape(count, beam, width)).reshape(count, beam * width)
     order = np.argsort(-total, axis=1, kind="stable")[:, : 2 * beam]
     flat = order + np.arange(0, total.size, beam * width)[:, None]  # indices into the raveled arrays
-    top, tokens = total.take(flat), ids.take(flat)
+    top = total.take(flat)
+    tokens = ids.take(flat)
     is_eos = tokens == state.eos_id
     dead = [n for n, best in enumerate(top[:, 0].tolist()) if best == NEG_INF]
     for sentence in dead:
@@ -49,12 +50,17 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     state.lengths += 1
     if is_eos[:, :beam].any():
         for sentence, column in zip(*np.nonzero(is_eos[:, :beam] & (top[:, :beam] > NEG_INF)), strict=True):
-            final, row = float(step.take(flat[sentence, column])), int(order[sentence, column]) // width
+            final = float(step.take(flat[sentence, column]))
+            row = int(order[sentence, column]) // width
             state.end(sentence, row, float(top[sentence, column]), final)
         top[is_eos] = NEG_INF
         running = np.argsort(is_eos, axis=1, kind="stable")[:, :beam] + np.arange(0, top.size, 2 * beam)[:, None]
-        top, tokens, order, flat = top.take(running), tokens.take(running), order.take(running), flat.take(running)
-    state.scores, parents = top[:, :beam].copy(), order[:, :beam] // width  # row within the sentence
+        top = top.take(running)
+        tokens = tokens.take(running)
+        order = order.take(running)
+        flat = flat.take(running)
+    state.scores = top[:, :beam].copy()
+    parents = order[:, :beam] // width  # row within the sentence
     state.extend(parents, tokens[:, :beam], step.take(flat[:, :beam]).astype(np.float32))
     return StepResult((np.arange(0, count * beam, beam)[:, None] + parents).reshape(-1), _done(state, dead))
 
@@ -91,7 +97,8 @@ def _done(state: DecodeState, dead: list[int]) -> Ints:
 
 def _is_done(state: DecodeState, sentence: int, best: float) -> bool:
     """best: the score of the best running hypothesis at its present length."""
-    rules, ended = state.rules[sentence], state.finished[sentence]
+    rules = state.rules[sentence]
+    ended = state.finished[sentence]
     if best == NEG_INF:
         return True
     if rules.enough is not None:

@@ -19,7 +19,8 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     A row's best token is taken. If it is EOS, no other hypothesis of that length can be better, and the sentence is
     done. Steps in which some best token may not be taken, or its score is not finite, are left to `beam.advance`.
     """
-    tokens, scores = ids[:, 0], log_probs[:, 0]
+    tokens = ids[:, 0]
+    scores = log_probs[:, 0]
     chosen = tokens.tolist()  # searching a short list is faster than searching an array
     is_eos = tokens == state.eos_id if state.eos_id in chosen else None
     if (

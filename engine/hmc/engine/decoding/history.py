@@ -60,9 +60,12 @@ def hypotheses(
     known = (ended.ranks[:, :most] > NEG_INF) & ~np.asarray(failed)[:, None]
     written = np.where(known, (ended.lengths - ended.complete)[:, :most], 0)
     ids, scores = _followed(ended, written, np.where(known, ended.rows[:, :most], 0))
-    lengths, complete = ended.lengths[:, :most].tolist(), ended.complete[:, :most].tolist()
-    totals, finals = ended.totals[:, :most].tolist(), ended.finals[:, :most].tolist()
-    there, kept = known.tolist(), written.tolist()
+    lengths = ended.lengths[:, :most].tolist()
+    complete = ended.complete[:, :most].tolist()
+    totals = ended.totals[:, :most].tolist()
+    finals = ended.finals[:, :most].tolist()
+    there = known.tolist()
+    kept = written.tolist()
     found: list[tuple[DecodedHypothesis, ...]] = []
     for i, penalty in enumerate(penalties):
         if failed[i]:

@@ -117,10 +117,16 @@ class DecodeState:
     def keep(self, order: Sequence[int]) -> None:
         """Keeps the sentences of `order`, in that order."""
         index = np.asarray(order, np.int64)
-        self.scores, self.tokens, self.token_scores = self.scores[index], self.tokens[index], self.token_scores[index]
-        self.lengths, self.minimums, self.limits = self.lengths[index], self.minimums[index], self.limits[index]
-        self.penalties, self.last = self.penalties[index], self.last[index]
-        self.rules, self.traces = [self.rules[i] for i in order], [self.traces[i] for i in order]
+        self.scores = self.scores[index]
+        self.tokens = self.tokens[index]
+        self.token_scores = self.token_scores[index]
+        self.lengths = self.lengths[index]
+        self.minimums = self.minimums[index]
+        self.limits = self.limits[index]
+        self.penalties = self.penalties[index]
+        self.last = self.last[index]
+        self.rules = [self.rules[i] for i in order]
+        self.traces = [self.traces[i] for i in order]
         self.finished = [self.finished[i] for i in order]
 
     def row(self, sentence: int, row: int) -> tuple[int, ...]:
@@ -147,7 +153,8 @@ class DecodeState:
         while int(self.lengths.max()) > self.tokens.shape[2]:
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)], axis=2)
             self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
-        each, at = np.arange(len(tokens))[:, None], self.lengths[:, None] + np.arange(-count, 0)
+        each = np.arange(len(tokens))[:, None]
+        at = self.lengths[:, None] + np.arange(-count, 0)
         self.tokens[each, :, at] = tokens.swapaxes(1, 2)
         self.token_scores[each, :, at] = scores.swapaxes(1, 2)
         self.last[...] = tokens[:, :, -1]
@@ -157,7 +164,8 @@ class DecodeState:
 
         final: the log-probability of its EOS, which `lengths` already counts; None for a hypothesis cut off without.
         """
-        rules, kept = self.rules[sentence], int(self.lengths[sentence]) - (final is not None)
+        rules = self.rules[sentence]
+        kept = int(self.lengths[sentence]) - (final is not None)
         ids = tuple(self.tokens[sentence, row, :kept].tolist())
         token_scores = self.token_scores[sentence, row, :kept].tolist() + ([] if final is None else [final])
         score = total / max(len(token_scores), 1) ** rules.length_penalty

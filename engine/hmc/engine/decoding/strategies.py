@@ -59,13 +59,16 @@ class BeamStrategy:
 
     def advance(self, state: DecodeState, jobs: Sequence[Job], outputs: Arrays) -> StepResult:
         """See `Strategy`."""
-        scores, ids = outputs["scores"], outputs["ids"]
+        scores = outputs["scores"]
+        ids = outputs["ids"]
         for row, tokens in self._banned.items():
             scores[row, np.isin(ids[row], tokens)] = NEG_INF
         for sentence, token in _forced(state, jobs):
             rows = slice(sentence * state.beam, (sentence + 1) * state.beam)
-            scores[rows], ids[rows] = NEG_INF, state.pad_id
-            scores[rows, 0], ids[rows, 0] = _forced_scores(state, jobs, outputs, sentence), token
+            scores[rows] = NEG_INF
+            ids[rows] = state.pad_id
+            scores[rows, 0] = _forced_scores(state, jobs, outputs, sentence)
+            ids[rows, 0] = token
         return self._search(state, scores, ids)
 
     def _search(self, state: DecodeState, scores: npt.NDArray[np.float32], ids: Ints) -> StepResult:
@@ -89,7 +92,8 @@ class SamplingStrategy:
 
     def inputs(self, state: DecodeState, jobs: Sequence[Job]) -> Arrays:
         """See `Strategy`."""
-        k, banned = state.beam, _banned(state, jobs)
+        k = state.beam
+        banned = _banned(state, jobs)
         never = [self.arch.pad_id], [self.arch.pad_id, self.arch.eos_id]
         short = np.repeat(state.lengths + 1 < state.minimums, k)
         rows = [np.concatenate([never[int(short[r])], banned.get(r, [])]).astype(np.int64) for r in range(len(short))]
@@ -104,7 +108,9 @@ class SamplingStrategy:
 
     def advance(self, state: DecodeState, jobs: Sequence[Job], outputs: Arrays) -> StepResult:
         """See `Strategy`."""
-        tokens, scores, k = outputs["sampled"], outputs["sampled_scores"], state.beam
+        tokens = outputs["sampled"]
+        scores = outputs["sampled_scores"]
+        k = state.beam
         dead = ~(outputs["weights"].max(axis=1) > 0)  # where all tokens are banned, weights are 0 or NaN
         rows = np.flatnonzero(np.repeat([_sampling(job).truncated for job in jobs], k) & ~dead)
         if len(rows):
@@ -114,11 +120,14 @@ class SamplingStrategy:
             scores[rows] = outputs["scores"][rows, drawn]
         if dead.any():
             failed = ~(outputs["scores"].max(axis=1) < np.inf)  # NaN weights may also come from NaN log-probabilities
-            tokens[dead], scores[dead] = state.eos_id, 0.0
-            scores[failed], dead = np.nan, dead & ~failed
+            tokens[dead] = state.eos_id
+            scores[dead] = 0.0
+            scores[failed] = np.nan
+            dead = dead & ~failed
         for sentence, token in _forced(state, jobs):
             forced = slice(sentence * k, (sentence + 1) * k)
-            tokens[forced], dead[forced] = token, False
+            tokens[forced] = token
+            dead[forced] = False
             scores[forced] = _forced_scores(state, jobs, outputs, sentence)
         return sampling.advance(state, tokens, scores, dead)
 

@@ -22,7 +22,8 @@ NEEDS = {
 }
 """Build → the instruction sets that it needs, by Linux's names; the fastest build first. Their results are equal bit
 for bit."""
-NO_MEMORY, BAD_ARGUMENT = -1, -2
+NO_MEMORY = -1
+BAD_ARGUMENT = -2
 
 
 class RangeStruct(Structure):

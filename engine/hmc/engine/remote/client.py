@@ -260,7 +260,9 @@ class RemoteEngine(LevelEngine):
     ) -> None:
         """opens: the message that opens it, which is sent again to an engine that is started again."""
         super().__init__(_Traits(arch, level, state), WaitingQueue(opens.settings.queue_size), state.max_rows)
-        self._engines, self.opens, self._state = engines, opens, state
+        self._engines = engines
+        self.opens = opens
+        self._state = state
         self.queue.open_variants.update((*VARIANTS, *SEARCH_VARIANTS))  # whether they are open is the engine's care
         self._sent: dict[Future[Any], int] = {}
         """Sentences that the engine has → their numbers. The lock of the queue guards this and the rows."""

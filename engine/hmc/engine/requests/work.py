@@ -52,7 +52,8 @@ class Work:
         added = cls()
         for part in parts:
             for each in fields(cls):
-                old, new = getattr(added, each.name), getattr(part, each.name)
+                old = getattr(added, each.name)
+                new = getattr(part, each.name)
                 both = [a + b for a, b in zip(old, new, strict=True)] if each.name == "turns" else old + new
                 setattr(added, each.name, both)
         return added

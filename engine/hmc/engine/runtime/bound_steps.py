@@ -39,7 +39,9 @@ class BoundStep:
         """Whether its graph has been captured: then a run executes once, and is one launch."""
         self.held: list[Any] = []
         """Arrays of the host to which it is bound; they must live as long."""
-        self._session, self._device, self._graph = session, device, graph
+        self._session = session
+        self._device = device
+        self._graph = graph
         self._options = {wait: _run_options(device, graph, wait=wait) for wait in (True, False)}
 
     def run(self, *, wait: bool = True) -> None:
@@ -61,7 +63,8 @@ class BoundSteps:
     """The bindings of one session by key, such as (size, geometry). Each is made when it is first needed."""
 
     def __init__(self, session: InferenceSession, device: Device) -> None:
-        self.session, self.device = session, device
+        self.session = session
+        self.device = device
         self._captured: dict[Hashable, BoundStep] = {}
         self._uncaptured: OrderedDict[Hashable, BoundStep] = OrderedDict()
         self._reasons: set[str] = set()

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 CUDA = "CUDAExecutionProvider"
 INSTALL = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
 """Installs every library of `required_libraries` but the driver."""
-NO_DEVICE, DRIVER_TOO_OLD = 100, 35
+NO_DEVICE = 100
+DRIVER_TOO_OLD = 35
 """cudaErrorNoDevice and cudaErrorInsufficientDriver (driver_types.h)."""
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 

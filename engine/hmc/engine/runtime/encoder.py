@@ -34,7 +34,8 @@ def encoder_groups(lengths: Sequence[int]) -> list[list[int]]:
         padding += longest - lengths[index]
         if not groups or padding > MAX_PADDING or (len(groups[-1]) + 1) * longest > MAX_POSITIONS:
             groups.append([])
-            longest, padding = lengths[index], 0
+            longest = lengths[index]
+            padding = 0
         groups[-1].append(index)
     return groups
 
@@ -109,7 +110,10 @@ class DeviceEncoder:
     def __init__(self, session: InferenceSession | None, device: Device, pad_id: int, positions: int) -> None:
         """session: None if no cross head is open, so that there is nothing to encode for. positions: of the model; the
         rooms of caches are rounded up, so they may be more."""
-        self.session, self.device, self._pad, self._positions = session, device, pad_id, positions
+        self.session = session
+        self.device = device
+        self._pad = pad_id
+        self._positions = positions
         self._binding = None if session is None else session.io_binding()
         """Of all runs, one after the other: each binds everything anew."""
         self._warm: set[tuple[int, int, int]] = set()
@@ -146,7 +150,8 @@ class DeviceEncoder:
 
     def warm_up(self, caches: Mapping[str, DeviceArray], slots: int, room: int) -> None:
         """Runs every shape of a call that `slots` slots of `room` source positions can need, unless it has before."""
-        widths, counts = [room], [most_sentences(room)]
+        widths = [room]
+        counts = [most_sentences(room)]
         while widths[-1] > FEWEST_POSITIONS:
             widths.append(max(widths[-1] // 2, FEWEST_POSITIONS))
         while counts[-1] > 1:

@@ -162,7 +162,8 @@ class Opener:
             if opened is not None:
                 return opened
             stored = self._checked_weights(source)
-            options, shared = self._options(self.bundle.absolute(), spin_us), self._shared(stored)
+            options = self._options(self.bundle.absolute(), spin_us)
+            shared = self._shared(stored)
             # With a store the weights are on the device already; the few that are not are copied there while it opens.
             content = self._hold(options, {tensor.location for tensor in stored} if self.store is None else ())
             for weight, on_device in shared.items():
@@ -270,7 +271,8 @@ class Opener:
     ) -> onnxruntime.InferenceSession:
         if self.device.kind == "cpu":
             # On a CPU the fused operator is many times slower than the two operators that the compiler writes.
-            disabled, providers = ["SkipLayerNormFusion"], ["CPUExecutionProvider"]
+            disabled = ["SkipLayerNormFusion"]
+            providers = ["CPUExecutionProvider"]
             return onnxruntime.InferenceSession(graph, options, providers=providers, disabled_optimizers=disabled)
         cuda = cuda_options(self.device, self.attention, capture=capture)
         # The CPU provider computes shapes. Without fallback, a graph that CUDA refuses is an error.

@@ -34,7 +34,8 @@ from hmc.engine.runtime.processor import machine_digest
 log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "HMC_CACHE"
-GRAPHS, WEIGHTS = "graphs", "weights"
+GRAPHS = "graphs"
+WEIGHTS = "weights"
 DIGITS = 32
 """Hexadecimal digits of a sha256 that file names contain."""
 CHUNK_BYTES = 2**20
@@ -174,7 +175,8 @@ class PackedWeights:
 
     def _store(self, made: Path, tensor: StoredTensor) -> StoredTensor:
         """Copies a tensor and its packed forms out of the files that ONNX Runtime wrote into a file of their own."""
-        content, packed = bytearray(), {}
+        content = bytearray()
+        packed = {}
         with (made / tensor.location).open("rb") as file:
 
             def copy(span: Span) -> Span:
@@ -205,7 +207,8 @@ def _verify(path: Path) -> None:
     known = (str(path), status.st_ino, status.st_mtime_ns, status.st_size)
     if known in _verified:
         return
-    checksum, chunk = 0, memoryview(bytearray(CHUNK_BYTES))
+    checksum = 0
+    chunk = memoryview(bytearray(CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while size := file.readinto(chunk):
             checksum = zlib.crc32(chunk[:size], checksum)

@@ -31,7 +31,8 @@ from hmc.engine.runtime.threads import threads_here
 
 log = logging.getLogger(__name__)
 
-ENCODER_SPIN_US, DECODER_SPIN_US = 300, 1000
+ENCODER_SPIN_US = 300
+DECODER_SPIN_US = 1000
 """Microseconds for which threads of a session wait for work actively before they sleep: in an encoder within a run, in
 a decoder also between two steps. Meanwhile they keep the core from the session that runs next, so ONNX Runtime's
 default of about 16 000 is too long."""
@@ -183,7 +184,10 @@ class LevelSessions:
         if self.device.kind == "cpu":
             return
         with self._turn_to_open():
-            self._closed, self.encoder, self.shortlist, self._collector = True, None, None, None
+            self._closed = True
+            self.encoder = None
+            self.shortlist = None
+            self._collector = None
             self.__dict__.pop("device_encoder", None)
             self.decoders.clear()
             if self.opener is not None:
@@ -205,7 +209,8 @@ class LevelSessions:
             yield
 
     def _open_decoder(self, variant: Variant | None) -> onnxruntime.InferenceSession:
-        name, capture = decoder_path(self.level.name, variant), self.device_form and self.device.kind != "cpu"
+        name = decoder_path(self.level.name, variant)
+        capture = self.device_form and self.device.kind != "cpu"
         try:
             return self._open(name, spin_us=DECODER_SPIN_US, capture=capture)
         except InvalidArtifactError as error:

@@ -66,7 +66,8 @@ class Staging:
         """caches: of the mode; those named `cross_…` count. Raises FailedPreconditionError if the device has too little
         memory."""
         self._shapes = {name: shape for name, shape in caches.items() if name.startswith("cross_")}
-        self._encoder, self._device = encoder, memory.device
+        self._encoder = encoder
+        self._device = memory.device
         size = sum(_one_position(shape) * POSITIONS + ALIGNMENT for shape in self._shapes.values())
         self._block = DeviceBlock(memory, size, "sentences encoded ahead") if self._shapes else None
         self._room = 0
@@ -135,7 +136,8 @@ class Staging:
     def _views(self, room: int) -> dict[str, DeviceArray]:
         """All places of all caches, for sentences of so many source positions."""
         assert self._block is not None
-        views, at = {}, self._block.address
+        views = {}
+        at = self._block.address
         sizes = {"S": room, "B": self.capacity(room)}
         for name, (kind, axes) in self._shapes.items():
             dims = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)
@@ -150,7 +152,8 @@ class Staging:
         runs = copy_runs(self._views(self._room), caches)
         for place, slot in moves:
             for run in runs:
-                source, target = run.source + place * run.steps[0], run.target + slot * run.steps[1]
+                source = run.source + place * run.steps[0]
+                target = run.target + slot * run.steps[1]
                 copy_lines(self._device, target, source, run.pitches, run.lines, run.length)
         if self._device.kind != "cpu":  # steps run on another stream
             cuda_calls.wait(self._device.index)
@@ -165,8 +168,10 @@ def copy_runs(staged: Mapping[str, DeviceArray], caches: Mapping[str, DeviceArra
         steps = view.bytes // view.shape[0], into.bytes // into.shape[0]
         if view.shape[1:] != into.shape[1:]:
             heads = view.shape[1]
-            line_from, line_to = steps[0] // heads, steps[1] // heads
-            pitches, length = (line_to, line_from), min(line_from, line_to)
+            line_from = steps[0] // heads
+            line_to = steps[1] // heads
+            pitches = (line_to, line_from)
+            length = min(line_from, line_to)
             runs.append(CopyRun(view.address, into.address, steps, pitches, heads, length))
             continue
         if runs and (longer := _extended(runs[-1], view.address, into.address, steps)):

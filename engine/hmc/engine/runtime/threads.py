@@ -17,7 +17,8 @@ import psutil
 from hmc.artifact.errors import InvalidRequestError
 
 CPUS = Path("/sys/devices/system/cpu")
-MAX_THREADS, MAX_WORKERS = 1024, 256
+MAX_THREADS = 1024
+MAX_WORKERS = 256
 """Larger numbers are taken for a mistake: no machine has so many cores for one level."""
 MEMBERSHIP = Path("/proc/self/cgroup")
 """Lists the groups of this process, a line each: `ID:CONTROLLERS:PATH`. Version 2 has ID 0 and no controllers."""

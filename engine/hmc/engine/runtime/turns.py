@@ -37,7 +37,8 @@ def shared(device: Device) -> Iterator[None]:
     if device.kind == "cpu":
         yield
         return
-    turns, me = _turns, threading.get_ident()
+    turns = _turns
+    me = threading.get_ident()
     with turns.changed:
         if me not in turns.sharing and turns.owner != me:
             turns.changed.wait_for(lambda: turns.owner is None and not turns.waiting)
@@ -58,7 +59,8 @@ def alone(device: Device) -> Iterator[None]:
     if device.kind == "cpu":
         yield
         return
-    turns, me = _turns, threading.get_ident()
+    turns = _turns
+    me = threading.get_ident()
     with turns.changed:
         mine = turns.sharing.pop(me, 0)
         turns.changed.notify_all()

@@ -39,7 +39,8 @@ class HostBatch:
         """An empty batch. max_rows, max_tokens: bounds of its caches on a device, see `Chain`. Opens the mode's decoder
         if it is not open; raises InvalidArtifactError if that fails."""
         arch = sessions.arch
-        self.sessions, self.mode = sessions, mode
+        self.sessions = sessions
+        self.mode = mode
         self.caches = caches_for(sessions, mode.variant, mode.rows, max_rows, max_tokens)
         if sessions.warming_up:
             self.caches.warm_up()
@@ -58,8 +59,10 @@ class HostBatch:
             self._append([jobs[i] for i in group])
 
     def _append(self, jobs: list[Job]) -> None:
-        rules, traces = [job.rules for job in jobs], [job.trace() for job in jobs]
-        prefixes, limits = [job.constraints.prefix for job in jobs], [each.limit for each in rules]
+        rules = [job.rules for job in jobs]
+        traces = [job.trace() for job in jobs]
+        prefixes = [job.constraints.prefix for job in jobs]
+        limits = [each.limit for each in rules]
         self.caches.add([job.source for job in jobs], prefixes, limits)
         self.state.add(rules, traces, independent=self.strategy.independent)
         self.jobs += jobs
@@ -106,7 +109,8 @@ class HostBatch:
         self.jobs = [self.jobs[i] for i in stay]
 
     def _decoded(self, index: int) -> Decoded:
-        job, now = self.jobs[index], time.monotonic()
+        job = self.jobs[index]
+        now = time.monotonic()
         hypotheses = tuple(self.state.finished[index][: job.options.n_best])
         return Decoded(hypotheses, job.started - job.submitted, now - job.started)
 
@@ -134,7 +138,8 @@ def run_ahead(caches: Caches, state: DecodeState, outputs: Arrays, undisturbed: 
     taken: list[Ints] = []
     scored: list[npt.NDArray[np.float32]] = []
     while len(taken) < left and undisturbed():
-        tokens, scores = outputs["ids"][:, 0], outputs["scores"][:, 0]
+        tokens = outputs["ids"][:, 0]
+        scores = outputs["scores"][:, 0]
         if not greedy.only_extends(state, tokens, scores):
             break
         taken.append(tokens.copy())

@@ -26,7 +26,8 @@ from hmc.engine.runtime import turns
 from hmc.engine.runtime.sessions import LevelSessions
 from hmc.engine.scheduling.batch import Outcome
 
-EVERY, AT_MOST = 4, 8
+EVERY = 4
+AT_MOST = 8
 """Steps between two checks for finished searches: the usual number, and the largest while no search can have finished.
 A check costs part of a step, because the device idles. Checking rarely leaves finished sentences in their slots."""
 NEVER = np.iinfo(np.int64).max
@@ -97,10 +98,8 @@ class DeviceBatch:
         for slot, job in new.items():
             job.started = now
             self._began[slot] = self._steps
-            self._may_end[slot], self._must_end[slot] = (
-                self._steps + job.rules.min_length,
-                self._steps + job.rules.limit,
-            )
+            self._may_end[slot] = self._steps + job.rules.min_length
+            self._must_end[slot] = self._steps + job.rules.limit
         self._jobs |= new
         begun = [Beginning(slot, job.source, job.future, rules=job.rules) for slot, job in new.items()]
         self.searches.begin(begun, self._slots, self._next)
@@ -112,12 +111,16 @@ class DeviceBatch:
     def _placed(self) -> dict[int, Job]:
         """Takes sentences that wait, and gives each the lowest free slot."""
         new: dict[int, Job] = {}
-        slots, source, target = self._slots, 0, 0
+        slots = self._slots
+        source = 0
+        target = 0
         free = (slot for slot in count() if slot not in self._jobs)
         while self._held:
-            job, slot = self._held[0], next(free)
+            job = self._held[0]
+            slot = next(free)
             slots = max(slots, slot + 1)
-            source, target = max(source, len(job.source)), max(target, job.rules.limit)
+            source = max(source, len(job.source))
+            target = max(target, job.rules.limit)
             if not self.searches.hold(slots, source, target):
                 break
             new[slot] = self._held.popleft()
@@ -175,7 +178,8 @@ class DeviceBatch:
     def _run(self, undisturbed: Callable[[], bool]) -> tuple[bool, bool]:
         """Runs steps until searches have ended, or until `undisturbed` is false. Returns what `undisturbed` said last,
         and whether searches have ended."""
-        calm, any_ended = True, False
+        calm = True
+        any_ended = False
         while calm and self._jobs and not any_ended:
             self._make_room()
             due = self._steps - self._unread + self._stride()
@@ -201,7 +205,8 @@ class DeviceBatch:
     def _stride(self) -> int:
         """Steps from one report to the next. Where a search reaches its limit before, up to there."""
         now = self._steps - self._unread
-        soonest, limit = int(self._may_end.min()) - now, int(self._must_end.min()) - now
+        soonest = int(self._may_end.min()) - now
+        limit = int(self._must_end.min()) - now
         return min(max(soonest, min(EVERY, limit)), AT_MOST)
 
     def _room(self) -> int:
@@ -229,7 +234,8 @@ class DeviceBatch:
 
     def _drop_held(self) -> list[Job]:
         """Takes cancelled sentences from those that wait."""
-        held, self._held = self._held, deque()
+        held = self._held
+        self._held = deque()
         dropped: list[Job] = []
         for job in held:
             (dropped if job.future.cancelled() else self._held).append(job)

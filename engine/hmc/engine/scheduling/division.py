@@ -37,7 +37,9 @@ FOLDER = "divisions"
 """Where divisions are remembered, beside packed weights."""
 FULL_ROWS = 32
 """Rows of the batch that stands for a busy level."""
-SOURCE_TOKENS, STEPS, ROUNDS = 24, 8, 3
+SOURCE_TOKENS = 24
+STEPS = 8
+ROUNDS = 3
 """Of each measurement; the fastest step of all rounds counts."""
 CLEARLY = 0.9
 """Several workers must cost less than this share of what one worker with all cores costs: measurements are noisy."""
@@ -84,7 +86,8 @@ def measured_division(
             return found
     opened = {choice: open_with(Division(1, choice.threads)) for choice in choices}
     costs = _costs(opened)
-    best, one_worker = min(choices, key=costs.__getitem__), choices[-1]
+    best = min(choices, key=costs.__getitem__)
+    one_worker = choices[-1]
     if costs[best] > CLEARLY * costs[one_worker]:
         best = one_worker
     log.info(

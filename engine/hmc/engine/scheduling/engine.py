@@ -30,7 +30,8 @@ from hmc.engine.scheduling.worker import Worker
 def rows_of_worker(max_rows: int, workers: int) -> int:
     """Rows of each worker: its part of `max_rows`. Raises InvalidRequestError if the default beam fits `max_rows`, but
     not this part."""
-    rows, default = -(-max_rows // workers), DecodeOptions().rows
+    rows = -(-max_rows // workers)
+    default = DecodeOptions().rows
     if rows < min(default, max_rows):
         most = max(1, max_rows // default)
         raise InvalidRequestError(

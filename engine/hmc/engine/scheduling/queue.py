@@ -38,7 +38,8 @@ class WaitingQueue:
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         """size: sentences that may wait before the queue is full. clock: seconds, from any start."""
-        self.size, self._clock = size, clock
+        self.size = size
+        self._clock = clock
         self.speed = LevelSpeed()
         self.bulk_size = -(-size // 2)
         """Sentences that may wait before the queue is full for `Priority.BULK`."""
@@ -47,7 +48,8 @@ class WaitingQueue:
         self.failure: str | None = None
         """Why a worker of the level failed; None if none did, or if one has answered a sentence since."""
         self.open_variants: set[Variant | None] = {None}
-        self._interactive, self._others = FairLine(), FairLine()
+        self._interactive = FairLine()
+        self._others = FairLine()
         self._held: OrderedDict[Future[Any], tuple[Job, Caller]] = OrderedDict()
         self._in_a_row = 0
         self._when_space: list[Callable[[], None]] = []
@@ -278,7 +280,8 @@ class WaitingQueue:
             self.changed.notify_all()
             if not self._when_space or not (len(self) < self.bulk_size or self.closed):
                 return
-            calls, self._when_space = self._when_space, []
+            calls = self._when_space
+            self._when_space = []
             for call in calls:
                 try:
                     call()

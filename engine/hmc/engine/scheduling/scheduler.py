@@ -54,7 +54,9 @@ class Scheduler:
         """workers: the schedulers of all workers of the level; this one appends itself. max_rows, max_tokens: of all
         batches of this worker together (see `TokenBudget`). budget: makes another kind of budget for their memory.
         clock: seconds, from any start."""
-        self._queue, self._workers, self._clock = queue, workers, clock
+        self._queue = queue
+        self._workers = workers
+        self._clock = clock
         self.max_rows = max_rows
         self._new_budget = budget or (lambda: TokenBudget(max_tokens))
         self._policy = AdmissionPolicy(max_rows)
@@ -65,18 +67,22 @@ class Scheduler:
     def _forget_all(self) -> None:
         self._running: Running = {}  # only modes of which a sentence runs
         self._cancelled: set[Future[Any]] = set()
-        self._budget, self._slices = self._new_budget(), TimeSlices()
+        self._budget = self._new_budget()
+        self._slices = TimeSlices()
         self._too_long: tuple[int, int] | None = None
         """(free rows, interactive sentences that wait) when the budget last refused a sentence. While both numbers stay
         the same, the budget would refuse it again."""
         self._stepping: list[Mode] = []
-        self._began, self._until, self._free = 0.0, 0.0, 0
+        self._began = 0.0
+        self._until = 0.0
+        self._free = 0
 
     # ---- the worker's loop ----
 
     def schedule(self) -> Plan | None:
         """Waits until there is something to do. None: the queue is closed and no sentence is left."""
-        queue, idle = self._queue, False
+        queue = self._queue
+        idle = False
         with queue.changed:
             while not ((queue.ready and not self._paused) or self._running):
                 if queue.closed and not len(queue):
@@ -104,7 +110,9 @@ class Scheduler:
     def begin_step(self) -> list[Mode]:
         """Chooses the batches that run this step, and returns their modes."""
         running = list(self._running)
-        self._stepping, self._began, self._free = self._slices.choose(running), self._clock(), self._free_rows()
+        self._stepping = self._slices.choose(running)
+        self._began = self._clock()
+        self._free = self._free_rows()
         limit = self._slices.left if self._stepping and self._stepping[0].interactive else 0.0
         self._until = math.inf if len(running) < 2 else self._began + limit
         return self._stepping
@@ -251,7 +259,8 @@ class Scheduler:
 
     def _nothing_can_start(self) -> bool:
         """Whether `_start` would take nothing. It reads without the lock, so the answer may be one step old."""
-        waiting, free = self._queue.ready, self._free
+        waiting = self._queue.ready
+        free = self._free
         if self._paused or not (waiting and free):
             return True
         interactive = self._queue.interactive

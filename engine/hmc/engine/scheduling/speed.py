@@ -18,9 +18,11 @@ KEPT_S = 30.0
 """Seconds after which a measurement says nothing any more, also beside a new one. So a level that refuses what it
 believes it cannot do in time tries again, and one that was left in a rush is not judged by that rush when it serves
 again."""
-ENOUGH_S, ENOUGH_SENTENCES = 0.2, 4.0
+ENOUGH_S = 0.2
+ENOUGH_SENTENCES = 4.0
 """What a measurement needs before it is used."""
-FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+FIRST_RETRY_S = 1.0
+LONGEST_RETRY_S = 60.0
 """When to send a refused request again: if nothing is measured yet, and at most."""
 MAX_LIMIT = 1 << 30
 """More tokens than any translation has."""
@@ -46,7 +48,8 @@ class DrainRate:
                 self._seconds = self._sentences = 0.0
             seconds = max(0.0, now - self._since)
             fade = math.exp(-seconds / MEMORY_S)
-            self._seconds, self._sentences = self._seconds * fade + seconds, self._sentences * fade + taken
+            self._seconds = self._seconds * fade + seconds
+            self._sentences = self._sentences * fade + taken
             self._at = now
         self._since = now if left else None
 

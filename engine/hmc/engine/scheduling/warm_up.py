@@ -62,7 +62,8 @@ def _source(sessions: LevelSessions, tokens: int) -> list[int]:
 
 def _other_kinds(engine: LevelEngine, sessions: LevelSessions) -> Iterator[Future[Any]]:
     """Sampling, alignment, and scoring of a given translation; those of them that the level has."""
-    source, unknown = _source(sessions, TOKENS[0]), sessions.arch.unk_id
+    source = _source(sessions, TOKENS[0])
+    unknown = sessions.arch.unk_id
     if sessions.has("sampling"):
         options = DecodeOptions(beam_size=1, max_length=MOST, sampling=Sampling(seed=0))
         yield engine.submit(source, options, block=True)

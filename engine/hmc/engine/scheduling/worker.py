@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 FAILURES = 3
 """The level fails after this many consecutive failed batches or non-finite scores."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
 """Seconds of a worker's pause after its second consecutive failure, and the longest pause. Each further failure doubles
 the pause. A new sentence in the queue ends it."""
 
@@ -102,7 +103,8 @@ class Worker(threading.Thread):
         """Runs one decoder step of each batch. A batch may run several, see `Scheduler.undisturbed`."""
         outcomes = []
         for mode in modes:
-            rows, began = self._scheduler.rows(mode), time.perf_counter()
+            rows = self._scheduler.rows(mode)
+            began = time.perf_counter()
             try:
                 outcomes.append(self._batches[mode].step(self._scheduler.undisturbed))
                 self.work.decoded(rows, time.perf_counter() - began)
@@ -208,7 +210,8 @@ class Worker(threading.Thread):
 
         Sentences that wait are the test. See `Scheduler.rest` for who takes them.
         """
-        queue, self._failures = self._queue, max(self._failures, FAILURES)  # if the test fails, another one follows
+        queue = self._queue
+        self._failures = max(self._failures, FAILURES)  # if the test fails, another one follows
         with queue.changed:
             queue.failure = why
             self._scheduler.rest(self._pause_s)

@@ -124,19 +124,23 @@ class Corpus:
     def shards(self, size: int) -> Iterator[tuple[int, list[Raw]]]:
         """Yields the number and the lines of each part of `size` lines."""
         lines = chain.from_iterable(self._raw(source.place) for source in self.sources)
-        number, part = 0, list[Raw]()
+        number = 0
+        part = list[Raw]()
         for line in lines:
             part.append(line)
             if len(part) == size:
                 yield number, part
-                number, part = number + 1, []
+                number = number + 1
+                part = []
         if part:
             yield number, part
 
     def _source(self, place: str) -> CorpusFile:
         if place.endswith(".parquet"):
             return self._parquet_source(place)
-        digest, lines, last = hashlib.sha256(), 0, b"\n"
+        digest = hashlib.sha256()
+        lines = 0
+        last = b"\n"
         with opened(place) as packed, unpacked(packed, place) as file:
             while chunk := file.read(CHUNK):
                 if not lines and last == b"\n":

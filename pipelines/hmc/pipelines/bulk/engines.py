@@ -57,7 +57,8 @@ def collect(
 
     Raises InternalServiceError if the level fails at every line of the shard: it is then broken, not the lines.
     """
-    found, broken = list[LineResult](), list[InternalServiceError]()
+    found = list[LineResult]()
+    broken = list[InternalServiceError]()
     for line, answer in zip(lines, waiting, strict=True):
         try:
             found.append(_found(line, answer))

@@ -22,7 +22,8 @@ from hmc.pipelines.bulk.engines import LineResult
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.folders import First, taken_folder
 
-TRANSLATIONS, NOTES = "translations", "notes"
+TRANSLATIONS = "translations"
+NOTES = "notes"
 """The folders of the output."""
 ENDINGS = {"text": "txt", "jsonl": "jsonl", "parquet": "parquet"}
 FIRST = First("bulk.json", 1, "corpus, bundle, level or options")
@@ -136,7 +137,8 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         self._system, path = file_system(url)
-        self._url, self._path = url, path.rstrip("/")
+        self._url = url
+        self._path = path.rstrip("/")
 
     @contextmanager
     def taken(self, request: Mapping[str, Any]) -> Iterator[None]:

@@ -17,7 +17,8 @@ from hmc.pipelines.bulk.output import FIRST, NOTES, TRANSLATIONS, ShardFiles, St
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.progress import Meter, Report, Step, silent
 
-REPORT, FAILURES = "report.json", "failures.jsonl"
+REPORT = "report.json"
+FAILURES = "failures.jsonl"
 COUNTS = ("lines", "empty", "cut", "unfinished")
 Open = Callable[[EngineName, BulkLevel, BulkSettings], BulkEngine]
 
@@ -145,7 +146,8 @@ def _missing(store: Store, files: ShardFiles, shards: int) -> set[int]:
 
 def _write_report(store: Store, shards: int) -> dict[str, int]:
     """Adds up the notes of all shards, and writes the report unless it is there."""
-    counts, failures = dict.fromkeys(COUNTS, 0), list[dict[str, Any]]()
+    counts = dict.fromkeys(COUNTS, 0)
+    failures = list[dict[str, Any]]()
     for number in range(shards):
         notes = _notes(store, number)
         for name in COUNTS:

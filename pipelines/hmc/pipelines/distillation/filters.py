@@ -75,9 +75,11 @@ def repeats(text: str) -> int:
     Sequences without a letter do not count: dots and dashes are drawn as rows. A text without spaces is taken character
     by character, and its sequences have two characters or more.
     """
-    words, shortest = text.casefold().split(), 1
+    words = text.casefold().split()
+    shortest = 1
     if len(words) == 1 or len(text) > SPACED * len(words):
-        words, shortest = list(text.casefold()), 2
+        words = list(text.casefold())
+        shortest = 2
     most = 1
     for size in range(shortest, LONGEST_LOOP + 1):
         run = 0

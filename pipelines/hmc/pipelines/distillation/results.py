@@ -20,8 +20,10 @@ from hmc.pipelines.distillation.filters import Filters, Reason
 from hmc.pipelines.distillation.shards import Record, read_shard, shard_path
 from hmc.pipelines.distillation.sources import SourceFile, all_lines
 
-REPORT, DROPPED = "report.json", "dropped.tsv"
-TRAIN, DEV = ("train.source.txt", "train.target.txt"), ("dev.source.txt", "dev.target.txt")
+REPORT = "report.json"
+DROPPED = "dropped.tsv"
+TRAIN = ("train.source.txt", "train.target.txt")
+DEV = ("dev.source.txt", "dev.target.txt")
 JUDGED = 1000
 """References that show which tokenizer BLEU takes."""
 MOST_HELD_OUT = 0.1
@@ -103,7 +105,8 @@ def _write_text(folder: Path, rows: Iterable[tuple[Record, str | None]], dev: Co
 
     rows: each record with the reason to drop it. dev: positions, among the records that stay, of the dev text.
     """
-    score, position = 0.0, 0
+    score = 0.0
+    position = 0
     with ExitStack() as stack:
         dropped, *text = (stack.enter_context(whole_file(folder / name)) for name in (DROPPED, *TRAIN, *DEV))
         for record, reason in rows:
@@ -115,7 +118,8 @@ def _write_text(folder: Path, rows: Iterable[tuple[Record, str | None]], dev: Co
             sides = text[2:] if position in dev else text[:2]
             for file, side in zip(sides, (record.source, best.text), strict=True):
                 file.write(f"{side}\n".encode())
-            score, position = score + best.score, position + 1
+            score = score + best.score
+            position = position + 1
     return score
 
 
@@ -131,7 +135,9 @@ def _closest(folder: Path, shards: int, references: Sequence[SourceFile]) -> lis
     ones, the one that the teacher prefers."""
     paths = [file.path for file in references]
     tokenizer = tokenizer_of([line.text for line in islice(all_lines(paths), JUDGED)])
-    bleu, lines, found = BLEU(tokenize=tokenizer, effective_order=True), all_lines(paths), []
+    bleu = BLEU(tokenize=tokenizer, effective_order=True)
+    lines = all_lines(paths)
+    found = []
     for record, line in zip(_records(folder, shards), lines, strict=True):
         scores = [bleu.sentence_score(h.text, [line.text]).score for h in record.hypotheses]
         found.append(scores.index(max(scores)) if scores else 0)

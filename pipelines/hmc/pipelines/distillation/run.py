@@ -56,8 +56,10 @@ def distill(
     references do not fit, and if nothing is left to train with; InvalidArtifactError for a damaged teacher;
     DeviceUnavailableError; Stopped after SIGTERM or Ctrl-C, which drops the file of translations that is being made.
     """
-    settings, filters = settings or DistillSettings(), filters or Filters()
-    precision, files = precision_of(settings), read_sources(sources)
+    settings = settings or DistillSettings()
+    filters = filters or Filters()
+    precision = precision_of(settings)
+    files = read_sources(sources)
     human = read_references(references, files)
     if human and settings.n_best < 2:
         raise InvalidRequestError("--reference chooses among several translations of a line: give --n-best 2 or more")
@@ -91,13 +93,17 @@ class _Plan:
     def __init__(
         self, sources: Sequence[Path], settings: DistillSettings, tokenizer: Tokenizer, longest: int, missing: set[int]
     ) -> None:
-        self.sources, self.settings, self.tokenizer = sources, settings, tokenizer
-        self.longest, self.missing = longest, missing
+        self.sources = sources
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.longest = longest
+        self.missing = missing
         self._seen: set[bytes] = set()
 
     def parts(self) -> Iterator[tuple[int, list[PlannedLine]]]:
         """Yields number and lines of every missing part. The lines of other parts are only noted as seen."""
-        lines, number = all_lines(self.sources), 0
+        lines = all_lines(self.sources)
+        number = 0
         while part := list(islice(lines, self.settings.shard_lines)):
             wanted = number in self.missing
             yield number, [(line, self._skipped(line, wanted)) for line in part]

@@ -10,7 +10,9 @@ from hmc.artifact.precisions import PRECISIONS
 from hmc.engine.requests.options import DecodeOptions
 from hmc.pipelines.folders import First
 
-REQUEST, TEACHER, IMPORTED = "distillation.json", "teacher", "checkpoint"
+REQUEST = "distillation.json"
+TEACHER = "teacher"
+IMPORTED = "checkpoint"
 """The first file; the folder of the teacher's bundle; the folder of the checkpoint made of a MarianMT directory."""
 FIRST = First(REQUEST, 1, "teacher, text or search", may_exist=(IMPORTED,))
 

@@ -25,7 +25,8 @@ class SourceFile:
     @classmethod
     def read(cls, path: Path) -> SourceFile:
         """Reads the file once. Raises InvalidRequestError as `text_lines`."""
-        digest, lines = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        lines = 0
         for line in text_lines(path):
             digest.update(f"{line}\n".encode())
             lines += 1

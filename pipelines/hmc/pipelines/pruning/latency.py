@@ -35,7 +35,9 @@ from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyPlan, check_latency_settings, goals_of, plan_latency_stages
 from hmc.training.runs.folder import check_pruning_folder, release
 
-TABLE, REPORT, BUNDLE = "latency.json", "latency-report.json", "bundle"
+TABLE = "latency.json"
+REPORT = "latency-report.json"
+BUNDLE = "bundle"
 """What the run folder has beside the checkpoints: the table, what was reached, and the levels to serve."""
 SENTENCES = 256
 """Source sentences that models are calibrated on; the first of them are timed."""
@@ -159,7 +161,8 @@ def prune_to_latency(
             )
         for line in text.losses():
             say(line)
-        corpora, dev = [*corpora, text.corpus()], dev or text.dev_corpus()
+        corpora = [*corpora, text.corpus()]
+        dev = dev or text.dev_corpus()
     with _Measuring(checkpoint, loaded, sentences, serving, table) as measuring:
         plan = LatencyPlan(table, goals, measuring.ms)
         try:
@@ -189,7 +192,10 @@ class _Measuring:
         self, path: Path, loaded: Checkpoint, sentences: Sequence[str], serving: Serving, table: LatencyTable
     ) -> None:
         self._timed = TimedModels(path, loaded, sentences, serving)
-        self._table, self._whole, self._opened, self._count = table, sizes_of(loaded), False, 0
+        self._table = table
+        self._whole = sizes_of(loaded)
+        self._opened = False
+        self._count = 0
 
     def __enter__(self) -> _Measuring:
         return self

@@ -34,7 +34,8 @@ from hmc.v1 import translation_pb2 as pb
 T = TypeVar("T")
 OWN_ERROR = "Internal error from Core"
 """How grpc.aio words an error of its own."""
-POLLS, POLL_S = 100, 0.005
+POLLS = 100
+POLL_S = 0.005
 """How often the status that this error hides is looked for, and the seconds in between."""
 
 
@@ -166,7 +167,8 @@ class AsyncClient(ClientCore):
         await asyncio.gather(*(channel.close() for channel in self._channels))
 
     async def _ask(self, call: Call[T]) -> T:
-        send, attempts = self._sender(call), self._attempts(call)
+        send = self._sender(call)
+        attempts = self._attempts(call)
         while True:
             try:
                 with domain_errors(self.address, call.request_id):
@@ -175,7 +177,9 @@ class AsyncClient(ClientCore):
                 await asyncio.sleep(attempts.wait_s(error))
 
     async def _pieces(self, call: Call[T]) -> AsyncGenerator[T, None]:
-        send, attempts, begun = self._sender(call), self._attempts(call), False
+        send = self._sender(call)
+        attempts = self._attempts(call)
+        begun = False
         while True:
             try:
                 async with aclosing(self._messages(call, send, call.request, attempts)) as messages:
@@ -296,7 +300,8 @@ class _Requests:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again by `Window.finish`
             self.window.end(error)
         finally:
-            self.window.reading, self._reader = False, None
+            self.window.reading = False
+            self._reader = None
             self._changed.set()
 
 

@@ -187,7 +187,8 @@ class Client(ClientCore):
             channel.close()
 
     def _ask(self, call: Call[T]) -> T:
-        send, attempts = self._sender(call), self._attempts(call)
+        send = self._sender(call)
+        attempts = self._attempts(call)
         while True:
             try:
                 with domain_errors(self.address, call.request_id):
@@ -197,7 +198,9 @@ class Client(ClientCore):
 
     def _pieces(self, call: Call[T]) -> Generator[T, None, None]:
         """The answers of a call that has many. It is sent again until the first one has come."""
-        send, attempts, begun = self._sender(call), self._attempts(call), False
+        send = self._sender(call)
+        attempts = self._attempts(call)
+        begun = False
         while True:
             try:
                 with closing(self._messages(call, send, call.request, attempts)) as messages:

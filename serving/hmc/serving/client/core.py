@@ -61,7 +61,9 @@ class ClientCore:
         self._health: Any = health_pb2_grpc.HealthStub(self._channels[0])
 
     def _channel(self) -> Any:
-        target, options, credentials = self._connection.target, self._connection.options, self._connection.credentials
+        target = self._connection.target
+        options = self._connection.options
+        credentials = self._connection.credentials
         if credentials is None:
             return self._grpc.insecure_channel(target, options)
         return self._grpc.secure_channel(target, credentials, options)
@@ -82,7 +84,9 @@ class Readiness:
 
     def __init__(self, address: str, timeout: float) -> None:
         """timeout: seconds from now on in which it has to be ready."""
-        self._address, self._timeout, self._end = address, timeout, time.monotonic() + timeout
+        self._address = address
+        self._timeout = timeout
+        self._end = time.monotonic() + timeout
         self._reason = "no answer came in that time"
 
     def seconds_left(self) -> float:

@@ -34,7 +34,8 @@ def domain_errors(address: str, request_id: str | None = None) -> Iterator[None]
     except grpc.RpcError as error:
         code, message = status_of(error)
         if code is grpc.StatusCode.CANCELLED:  # by the server, as nobody here waits for a call that was cancelled here
-            code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the call before its answer"
+            code = grpc.StatusCode.UNAVAILABLE
+            message = "the server ended the call before its answer"
         if code is grpc.StatusCode.UNAVAILABLE:
             message = _no_connection(address, message) or f"{address}: {message}"
         refused = retry_after_s(sent_trailers(error))
@@ -43,7 +44,8 @@ def domain_errors(address: str, request_id: str | None = None) -> Iterator[None]
         if OTHER_PROTOCOL in message:
             refused = -1.0
         raised = error_of(code, message, violations_of(error))
-        raised.retry_after_s, raised.request_id = refused, request_id
+        raised.retry_after_s = refused
+        raised.request_id = request_id
         raise raised from error
     except (ValueError, grpc.aio.UsageError) as error:  # gRPC raises these for a closed channel
         if "closed" not in str(error).lower():
@@ -128,7 +130,9 @@ class Attempts:
             raise InvalidRequestError(f"timeout {timeout:g}: choose more than 0 seconds, or leave it out")
         limited = timeout is not None and timeout <= MAX_TIMEOUT_S
         self._end = time.monotonic() + timeout if timeout is not None and limited else None
-        self._retry, self._again, self._made = retry, again, 1
+        self._retry = retry
+        self._again = again
+        self._made = 1
 
     def seconds_left(self) -> float | None:
         """The seconds that are left of the timeout. None: no limit."""

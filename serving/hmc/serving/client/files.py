@@ -109,7 +109,8 @@ def _job(
     source: Path | str, output: Path | str, level: Level, options: DecodeOptions | None, more: FileOptions
 ) -> tuple[FileTranslation, dict[str, Any]]:
     """The run over the file, and the further arguments of its stream."""
-    prefix, stream = more.get("target_prefix", ""), more.get("stream", {})
+    prefix = more.get("target_prefix", "")
+    stream = more.get("stream", {})
     model = {key: value for key, value in stream.items() if key in OF_THE_MODEL}
     settings = calls.settings(level, options, **model)  # type: ignore[arg-type]  # texts, all three
     key = {name: message and message.SerializeToString(deterministic=True).hex() for name, message in settings.items()}
@@ -158,16 +159,20 @@ class FileTranslation:
         opened, for a source that is a pipe and an output that is no regular file, if an earlier run had another source
         or other options, and if another run writes the same output.
         """
-        self._given, output = output, Path(os.path.realpath(output))
-        self._source_path, self._output_path = source, output
+        self._given = output
+        output = Path(os.path.realpath(output))
+        self._source_path = source
+        self._output_path = output
         self._part = output.with_name(f"{output.name}.part")
         self._sidecar = output.with_name(f"{output.name}.part.json")
         text = json.dumps(options, sort_keys=True, default=repr)
         self._state = _State(hashlib.sha256(text.encode()).hexdigest())
-        self._restart, self._progress = restart, progress
+        self._restart = restart
+        self._progress = progress
         self._under_way: deque[bytes] = deque()
         """The lines that are read and not written."""
-        self._read_hash, self._written_hash = hashlib.sha256(), hashlib.sha256()
+        self._read_hash = hashlib.sha256()
+        self._written_hash = hashlib.sha256()
         self._in_place = False
         """Whether an earlier run of the same was killed after its output was in its place."""
         self.first = 0
@@ -213,7 +218,8 @@ class FileTranslation:
 
     def texts(self) -> Iterator[str]:
         """The texts of the lines that are not translated yet. Raises InvalidRequestError for one that is not UTF-8."""
-        number, offset = self.first, self._state.source_bytes
+        number = self.first
+        offset = self._state.source_bytes
         for line in self._source:
             number += 1
             text = decode_line(line, number, offset, str(self._source_path))
@@ -230,7 +236,8 @@ class FileTranslation:
 
     def write(self, text: str) -> None:
         """Writes the next line. text: without a newline."""
-        read, written = self._under_way.popleft(), text.encode() + b"\n"
+        read = self._under_way.popleft()
+        written = text.encode() + b"\n"
         with errors_name(self._output_path):
             self._output.write(written)
         self._read_hash.update(read)
@@ -282,7 +289,9 @@ class FileTranslation:
             if not self._was_put_in_place(saved):
                 self._state = self._checked(saved)
             elif saved.options == self._state.options and self._is_all_of_the_source(saved):
-                self._state, self._in_place, self.first = saved, True, saved.lines
+                self._state = saved
+                self._in_place = True
+                self.first = saved.lines
                 return
         self.first = self._state.lines
         self._output.truncate(self._state.output_bytes)

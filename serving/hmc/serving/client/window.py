@@ -25,7 +25,9 @@ class Window:
 
     def __init__(self, settings: Mapping[str, Any], *, in_order: bool, in_flight: int) -> None:
         """settings: the fields `level` and `options` of each request. in_order, in_flight: see `Streaming`."""
-        self._settings, self._in_order, self._in_flight = settings, in_order, in_flight
+        self._settings = settings
+        self._in_order = in_order
+        self._in_flight = in_flight
         self._connection = 0
         self._unsent: deque[int] = deque()
         self._requests: dict[int, pb.TranslateStreamRequest] = {}
@@ -67,7 +69,8 @@ class Window:
 
     def end(self, error: BaseException | None = None) -> None:
         """There are no more texts. error: the reason, unless all texts were read; `finish` raises it."""
-        self._ended, self._error = True, error
+        self._ended = True
+        self._error = error
 
     # -- sending them ------------------------------------------------------------------------------------------------
 

@@ -71,7 +71,8 @@ class Joined:
         Its score is the mean of the sentences' scores, weighted by their target tokens: with a length penalty of 1, the
         log-probability of all tokens divided by their number, as for a single sentence.
         """
-        text, listed = "".join(self._parts), tuple(self._segments) if segments else ()
+        text = "".join(self._parts)
+        listed = tuple(self._segments) if segments else ()
         return replace(self._total, text=text, segments=listed)
 
     def forget(self) -> None:
@@ -212,7 +213,8 @@ class Dividing:
         return found
 
     def _divides(self, found: Divided) -> bool:
-        text, segmentation = found.text, self.texts.segmentation
+        text = found.text
+        segmentation = self.texts.segmentation
         if segmentation is Segmentation.SENTENCE:
             return True
         if segmentation is Segmentation.AUTO and LINE_END.search(text, *stripped(text, 0, len(text))):
@@ -231,9 +233,11 @@ class Dividing:
     def _check_options(self) -> None:
         refused = field = ""
         if self.options.n_best > 1:
-            refused, field = "n_best", "options.n_best"
+            refused = "n_best"
+            field = "options.n_best"
         elif (self.options.token_scores or self.options.alignment) and not self.texts.return_segments:
-            refused, field = "token_scores and alignment without return_segments", "return_segments"
+            refused = "token_scores and alignment without return_segments"
+            field = "return_segments"
         if refused:
             message = (
                 f"the text is divided into sentences, which excludes {refused}: change that, send the sentences as "
@@ -260,7 +264,8 @@ class PutTogether:
 
     def __init__(self, divided: Divided, *, segments: bool, keep: Sequence[str] = ()) -> None:
         """segments: with the sentences. keep: see `Joined`."""
-        self._divided, self._segments = divided, segments
+        self._divided = divided
+        self._segments = segments
         self._whole: Translation | None = None
         self._joined = Joined(divided.target_language, keep)
 
@@ -284,7 +289,8 @@ def with_segment(divided: Divided, translation: Translation) -> Translation:
     if translation.blank:
         return translation
     begin, end = divided.worded()
-    head, tail = divided.text[len(divided.own) : begin].lstrip(), divided.text[end:].rstrip()
+    head = divided.text[len(divided.own) : begin].lstrip()
+    tail = divided.text[end:].rstrip()
     segment = Segment(
         begin, end, len(head), len(translation.text) - len(tail), translation.score, translation.source_tokens,
         translation.target_tokens, translation.hit_max_length, translation.tokens, translation.source_pieces,

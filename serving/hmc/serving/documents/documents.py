@@ -184,12 +184,14 @@ class Divider:
     async def _translated(self, part: Part, target: Target) -> Translation:
         assert part.sent is not None
         assert part.piece.text is not None
-        code, words = part.sent[: len(part.sent) - len(part.piece.text)], part.piece.text
+        code = part.sent[: len(part.sent) - len(part.piece.text)]
+        words = part.piece.text
         if not code:  # a text that is not divided may begin with its own token, which each of its parts needs
             code = self.dividing.source.code(words)
             words = words[len(code) :]
         begin, end = worded(words, self.dividing.source.language)  # as `submit` does, but around the phrases
-        head, tail = words[:begin].lstrip(), words[end:].rstrip()
+        head = words[:begin].lstrip()
+        tail = words[end:].rstrip()
 
         async def submit(text: str, options: DecodeOptions, target: Target) -> Translation:
             return await self.submit(code + text, options, target)

@@ -29,7 +29,9 @@ class InTurn:
         """The translation of the text. Cancelling it cancels the part that runs."""
         self._parts = iter(parts)
         self._together = PutTogether(divided, segments=False)
-        self._submit, self._target, self._progress = submit, target, progress
+        self._submit = submit
+        self._target = target
+        self._progress = progress
         self._said = ""
         self._running: Future[Translation] | None = None
         self._begin = time.perf_counter()

@@ -22,7 +22,8 @@ from hmc.serving.text.segmentation.lines import UNSPACED_SCRIPT
 
 START = "▁"
 MARKS = tuple(".,!?;:)]}”»。，！？；：؟،।")
-BLANK, AFTER_PHRASE = re.compile(r"\s*"), re.compile(r"[\s.,!?;:)\]}”»]*")
+BLANK = re.compile(r"\s*")
+AFTER_PHRASE = re.compile(r"[\s.,!?;:)\]}”»]*")
 """What is copied before the first word of a text, and between a phrase and the first word after it."""
 LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u036f\u0370-\u037d\u0386\u0388-\u0556\u0561-\u0587\u1e00-\u1fff"
 """Letters of scripts whose words stand alone between blanks: Latin, Greek, Cyrillic, Armenian."""
@@ -72,7 +73,8 @@ def _plain(pieces: Sequence[str]) -> list[str]:
 def _positions(pieces: tuple[str, ...], word: str) -> list[int]:
     """The source tokens that spell the first occurrence of `word`."""
     begin = "".join(pieces).find(word)
-    found, at = [], 0
+    found = []
+    at = 0
     for index, piece in enumerate(pieces):
         if begin >= 0 and at < begin + len(word) and at + len(piece) > begin:
             found.append(index)
@@ -82,7 +84,8 @@ def _positions(pieces: tuple[str, ...], word: str) -> list[int]:
 
 def _word(pieces: list[str], index: int) -> tuple[int, int]:
     """The word around a token, without the punctuation after it."""
-    first, last = index, index + 1
+    first = index
+    last = index + 1
     while first > 0 and not pieces[first].startswith(START):
         first -= 1
     while last < len(pieces) and not pieces[last].startswith((START, *MARKS)):
@@ -160,8 +163,10 @@ class _Clock:
     """Times the searches of one text together: they begin after each other."""
 
     def __init__(self, submit: Submit) -> None:
-        self._submit, self._zero = submit, time.perf_counter()
-        self._begin, self._end = math.inf, 0.0
+        self._submit = submit
+        self._zero = time.perf_counter()
+        self._begin = math.inf
+        self._end = 0.0
 
     async def submit(self, text: str, options: DecodeOptions, target: Target) -> Translation:
         """Passes a text on."""
@@ -178,7 +183,9 @@ class _Clock:
 
 def _without(held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> tuple[list[str], list[str]]:
     """The phrases that are still to be written, where the target prefix has `held`, and what lies around them."""
-    left, names, parts = Counter(held), list[str](), [rest[0]]
+    left = Counter(held)
+    names = list[str]()
+    parts = [rest[0]]
     for phrase, after in zip(found, rest[1:], strict=True):
         if left[phrase]:
             left[phrase] -= 1
@@ -192,7 +199,8 @@ def _without(held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> 
 def _copied(prefix: str, held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> str:
     """A text without words of its own: its phrases and what lies between them, after the target prefix, which has the
     phrases `held`."""
-    left, text = Counter(held), rest[0]
+    left = Counter(held)
+    text = rest[0]
     for phrase, after in zip(found, rest[1:], strict=True):
         if left[phrase]:
             left[phrase] -= 1
@@ -214,7 +222,8 @@ class _Searched:
     """A text in which phrases are searched, each in a time that grows with the text alone."""
 
     def __init__(self, text: str) -> None:
-        self.text, self._marked = text, _marked(text)
+        self.text = text
+        self._marked = _marked(text)
         self._ends = [at for word in WORD.finditer(text) for at in word.span()]
         self._marks = [at + before for before, at in enumerate(self._ends)]
 
@@ -237,7 +246,9 @@ def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]
     searched = _Searched(text)
     places = [(at, -len(phrase), phrase) for phrase in phrases if (at := searched.find(phrase)) >= 0]
     heapify(places)
-    found, rest, end = list[str](), list[str](), 0
+    found = list[str]()
+    rest = list[str]()
+    end = 0
     while places:
         at, _, phrase = places[0]
         if at >= end:
@@ -292,7 +303,8 @@ async def _around(
             continue
         used.append(next(done))
         made = used[-1].text
-        lead, tail = part[:begin], part[len(part.rstrip()) :]
+        lead = part[:begin]
+        tail = part[len(part.rstrip()) :]
         lead = lead or (_gap(part[0], made[:1]) if parts else "")
         tail = tail or (_gap(part[-1], made[-1:]) if len(parts) < len(rest) - 1 else "")
         parts.append(f"{lead}{made}{tail}")

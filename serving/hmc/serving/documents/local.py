@@ -38,7 +38,8 @@ def translate_document(
     code: see `Dividing.code`. Closing the iterator early cancels the sentences that are under way. Raises
     InvalidRequestError for options that exclude each other.
     """
-    options, texts = options or DecodeOptions(), texts or TextOptions()
+    options = options or DecodeOptions()
+    texts = texts or TextOptions()
     check_document(options, texts)
     divider = Divider(Dividing(translator.source, options, texts, code), _submit_to(translator))
     pieces = divider.document(text, Joined(keep=texts.keep))

@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.http.call import HttpError, invalid
 
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
 """Content types."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """Largest body of a request."""
@@ -34,7 +35,8 @@ class Body:
     """The body of a request. It is read when the call has been admitted, and so after its token was checked."""
 
     def __init__(self, request: Request) -> None:
-        self._request, self._ended = request, asyncio.Event()
+        self._request = request
+        self._ended = asyncio.Event()
 
     async def read(self, most: int = MAX_BODY_BYTES) -> bytes:
         """Reads the whole body, once. Raises HttpError if it has more than `most` bytes or is too slow, and

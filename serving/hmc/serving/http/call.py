@@ -97,7 +97,8 @@ class PlainCall:
 
     def __init__(self, peer: str, metadata: Sequence[tuple[str, str]], timeout_s: float | None = None) -> None:
         """peer: as gRPC writes it, such as `ipv4:127.0.0.1:50000`. timeout_s: seconds that the caller waits."""
-        self._peer, self._metadata = peer, tuple(metadata)
+        self._peer = peer
+        self._metadata = tuple(metadata)
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.charged = False
         """Whether it repeats a call that was counted against the rate of its caller already."""

@@ -17,7 +17,8 @@ from hmc.serving.http.bodies import dump, json_of
 from hmc.serving.http.call import HttpError
 
 T = TypeVar("T")
-EVENTS, LINES = "text/event-stream", "application/x-ndjson"
+EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 Write = Callable[[bytes], Awaitable[None]]
 LINGER_S = 1.0
 """Seconds in which a client that still sends can end its body after the last line of the answer."""
@@ -70,8 +71,12 @@ class Answers(Response):
         awaited: what a call sets there is needed until it ends. sent: what the client may still send."""
         super().__init__(media_type=kind, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
-        self._first, self._answers, self._events, self._left = first, answers, kind == EVENTS, left
-        self._context, self._sent = context, sent
+        self._first = first
+        self._answers = answers
+        self._events = kind == EVENTS
+        self._left = left
+        self._context = context
+        self._sent = sent
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -126,8 +131,10 @@ class Lines:
 
     def __init__(self, request: Request, most: int) -> None:
         """most: bytes of the longest line. A longer one is cut, and is the last."""
-        self._request, self._most = request, most
-        self._ended, self._broken = asyncio.Event(), False
+        self._request = request
+        self._most = most
+        self._ended = asyncio.Event()
+        self._broken = False
         self._number = 0
 
     async def __aiter__(self) -> AsyncGenerator[BodyLine]:
@@ -159,7 +166,8 @@ class Lines:
     def _line(self, content: bytearray) -> BodyLine:
         self._number += 1
         line = BodyLine(content[: self._most])
-        line.number, line.is_cut = self._number, len(content) > self._most
+        line.number = self._number
+        line.is_cut = len(content) > self._most
         return line
 
     async def left(self) -> None:

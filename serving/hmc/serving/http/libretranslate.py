@@ -82,7 +82,8 @@ class _Sent:
 
     def __init__(self, request: Request, needs_token: bool) -> None:
         self.body = Body(request)
-        self._request, self._needs_token = request, needs_token
+        self._request = request
+        self._needs_token = needs_token
         self._kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         self._read: bytes | None = None
 
@@ -154,7 +155,8 @@ class _Wanted:
     def of(cls, values: Values, pairs: list[LanguagePair]) -> _Wanted:
         """pairs: the language pairs that the server translates. Raises HttpError."""
         texts, is_list = _texts(values)
-        source, target = _word(values, "source"), _word(values, "target")
+        source = _word(values, "source")
+        target = _word(values, "target")
         is_html = _is_html(values, texts)
         return cls(texts, is_list, is_html, _alternatives(values), source, _pair(pairs, source, target))
 
@@ -189,7 +191,8 @@ class _Wanted:
 
 class _LibreTranslate:
     def __init__(self, methods: Methods, needs_token: bool) -> None:
-        self._methods, self._needs_token = methods, needs_token
+        self._methods = methods
+        self._needs_token = needs_token
 
     async def translate(self, request: Request) -> Values:
         sent = _Sent(request, self._needs_token)

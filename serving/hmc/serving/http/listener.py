@@ -30,7 +30,8 @@ first request from the connection on."""
 REST_S = 60.0
 """Seconds in which a body must have arrived that nobody reads, because its request has been answered already. The time
 of a body that is read: `bodies.BODY_SECONDS`."""
-PROBE_S, PROBES = 20, 3
+PROBE_S = 20
+PROBES = 3
 """A connection without traffic is asked every so many seconds whether its client is there, and is closed when so many
 questions had no answer. This is how the end of a machine without a word is noticed."""
 BACKLOG = 1024
@@ -82,7 +83,8 @@ class _Listening(socket.socket):
 class _Protocol(H11Protocol):
     """HTTP/1.1 with time limits for what a client has begun to send."""
 
-    head_s, rest_s = HEAD_S, REST_S
+    head_s = HEAD_S
+    rest_s = REST_S
     _limit: asyncio.TimerHandle | None = None
     _awaited: object = None
     """What the limit is for."""
@@ -105,7 +107,8 @@ class _Protocol(H11Protocol):
 
     def _follow(self) -> None:
         """Sets the limit that holds now."""
-        state, cycle = self.conn.their_state, self.cycle
+        state = self.conn.their_state
+        cycle = self.cycle
         if state is h11.IDLE and self.timeout_keep_alive_task is None:
             self._set(("head", cycle), self.head_s)
         elif state is h11.SEND_BODY and cycle.response_complete:
@@ -195,7 +198,8 @@ class Listener:
     def use(self, pair: tuple[bytes, bytes]) -> None:
         """Gives new connections another key and certificate chain. May be called from any thread."""
         if self._context is not None and pair != self._pair:
-            self._context, self._pair = tls_context(*pair), pair
+            self._context = tls_context(*pair)
+            self._pair = pair
 
     async def stop(self, drain_seconds: float) -> None:
         """Takes no new connections, lets running requests finish, and cancels requests that do not finish in time.
@@ -237,7 +241,8 @@ def _bound(host: str, port: int, shared: bool, max_connections: int) -> socket.s
     """A socket that listens. Its protocol is named, because asyncio turns Nagle's algorithm off only then."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     made = _Listening(family, kind, socket.IPPROTO_TCP)
-    made.most, made.counted = max_connections, set()
+    made.most = max_connections
+    made.counted = set()
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
         made.bind(address)
@@ -255,7 +260,8 @@ def tls_context(key: bytes, chain: bytes) -> ssl.SSLContext:
     context.set_ciphers("DEFAULT:@SECLEVEL=0")  # short keys are accepted, as gRPC does
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with tempfile.TemporaryDirectory() as folder:  # OpenSSL reads files only; the folder is this user's alone
-        cert_file, key_file = Path(folder) / "cert.pem", Path(folder) / "key.pem"
+        cert_file = Path(folder) / "cert.pem"
+        key_file = Path(folder) / "key.pem"
         cert_file.write_bytes(chain)
         key_file.write_bytes(key)
         context.load_cert_chain(cert_file, key_file)

@@ -110,7 +110,11 @@ def _route(methods: Methods, twin: Twin) -> Route:
         first = await unless(sent.left(), _first(answers), context)
         return Answers(first, answers, LINES, call.headers(), sent.left(), context, sent)
 
-    endpoint = stream if twin.streams_requests else several if twin.streams_answers else one
+    endpoint = one
+    if twin.streams_requests:
+        endpoint = stream
+    elif twin.streams_answers:
+        endpoint = several
     return Route(twin.path, endpoint, methods=[twin.verb])
 
 
@@ -128,7 +132,8 @@ async def _of_line(line: bytes, kind: Descriptor) -> Message:
 def _given(request: Request, twin: Twin) -> tuple[Given, Coroutine[Any, Any, None]]:
     """What reads the message of a request, and what returns when the client leaves. Raises HttpError if the body is not
     declared as JSON."""
-    kind, body = twin.method.input_type, Body(request)
+    kind = twin.method.input_type
+    body = Body(request)
 
     async def sent() -> Message:
         return await read_message(await body.read(), kind)

@@ -25,7 +25,8 @@ LOOK_S = 0.05
 """Seconds between two looks at latencies. What waits is looked at for every request."""
 SETTLE_S = 0.25
 """Seconds after a switch in which latencies cause no other: they still speak of the time before it."""
-FIRST_HOLD_S, LONGEST_HOLD_S = 5.0, 60.0
+FIRST_HOLD_S = 5.0
+LONGEST_HOLD_S = 60.0
 """Seconds for which all must be well before a better level is tried. They double when the level that was tried is left
 again within the time for which it was waited, up to the second number; else they go back to the first."""
 WELL = 0.7
@@ -79,7 +80,8 @@ class AutoController:
 
     def __init__(self, policy: AutoPolicy, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds; it must never go back, and be that of the latencies."""
-        self._policy, self._clock = policy, clock
+        self._policy = policy
+        self._clock = clock
         self._at: Level | None = None
         self._past: dict[str, _Past] = {}
         self._ladders: dict[frozenset[str], list[str]] = {}
@@ -130,13 +132,16 @@ class AutoController:
 
     def _note_speeds(self, levels: Sequence[LevelCandidate], now: float) -> None:
         for level in levels:
-            past, rate = self._of(level), _per_second(level, BURST_S)
+            past = self._of(level)
+            rate = _per_second(level, BURST_S)
             if rate >= past.best or now - past.seen >= LONGEST_HOLD_S:
-                past.best, past.seen = rate, now
+                past.best = rate
+                past.seen = now
 
     def _look(self, ranked: Sequence[LevelCandidate], at: int, now: float, *, crowded: bool) -> int:
         """Steps down or up, or stays. Returns the index of the level that serves from now on."""
-        here, latency = ranked[at], self._latency_ms(ranked[at])
+        here = ranked[at]
+        latency = self._latency_ms(ranked[at])
         target = self._policy.target_ms or math.inf
         if crowded or (latency > target and now - self._switched >= SETTLE_S):
             self._well_since = None
@@ -176,7 +181,9 @@ class AutoController:
         if self._at is not None:
             self.switches += 1
             self._of(level).entered = now
-        self._at, self._switched, self._well_since = level.level, now, None
+        self._at = level.level
+        self._switched = now
+        self._well_since = None
 
     def _of(self, level: LevelCandidate) -> _Past:
         return self._past.setdefault(level.level.name, _Past())

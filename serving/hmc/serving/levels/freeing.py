@@ -43,7 +43,8 @@ class Retirement:
     def __init__(self, state: threading.Condition, serving: Callable[[], list[Slot]]) -> None:
         """state: guards `Slot.users`, and is notified when a request ends. serving: returns the levels that still
         serve; it is called with `state` held."""
-        self._state, self._serving = state, serving
+        self._state = state
+        self._serving = serving
         self._freed: dict[str, list[Future[None]]] = {}
         self._busy: dict[Future[None], Resident] = {}
 
@@ -61,7 +62,8 @@ class Retirement:
         begun = []
         while slots:
             alone = [slots.pop()]
-            name, freed = alone[0].level.name, Future[None]()
+            name = alone[0].level.name
+            freed = Future[None]()
             freed.set_running_or_notify_cancel()  # a caller that stops waiting cannot cancel it
             self._freed[name] = [f for f in self._freed.get(name, []) if not f.done()] + [freed]
             begun.append(freed)
@@ -112,8 +114,12 @@ class Residency:
     ) -> None:
         """state: guards what is loaded. current: returns the bundle in service. pinned: whether a level, by its name,
         stays loaded; both are called with `state` held. clock: returns the time in seconds."""
-        self._model, self._state, self._current, self._retirement = model, state, current, retirement
-        self._pinned, self._clock = pinned, clock
+        self._model = model
+        self._state = state
+        self._current = current
+        self._retirement = retirement
+        self._pinned = pinned
+        self._clock = clock
         self._wanted: Counter[str] = Counter()
 
     @contextmanager
@@ -200,7 +206,8 @@ class Room:
 
     def __init__(self, limit: int | None = None, *, shared: bool = True) -> None:
         """limit: bytes; None: any number. shared: whether levels share the weights of equal files."""
-        self.limit, self._shared = limit, shared
+        self.limit = limit
+        self._shared = shared
         self._tenants: list[Callable[[], list[Resident]]] = []
         self._measured: dict[tuple[str, str], dict[str, int]] = {}  # (version, level) → its weights when last loaded
 
@@ -279,7 +286,9 @@ class Room:
             weights = [resident.weights for resident in kept]
             return union_bytes(weights) + need(weights, [resident.level for resident in kept]) - int(self.limit or 0)
 
-        idle, chosen, kept = sorted((r for r in loaded if r.idle), key=lambda r: r.last_used), list[Resident](), loaded
+        idle = sorted((r for r in loaded if r.idle), key=lambda r: r.last_used)
+        chosen = list[Resident]()
+        kept = loaded
         while excess(kept) > 0 and idle:
             chosen.append(idle.pop(0))
             kept = [resident for resident in kept if resident is not chosen[-1]]

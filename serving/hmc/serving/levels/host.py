@@ -52,8 +52,12 @@ class ModelHost:
         name: of the model; empty: `SOURCE-TARGET`, its languages. room: where levels must find memory; None: no limit.
         changing: a re-entrant lock of changes, which hosts of one room share; None: its own. clock: in seconds.
         """
-        self._levels, self._default, self._device = levels, default_level, device
-        self.lazy, self._on_demand, self._clock = lazy, on_demand, clock
+        self._levels = levels
+        self._default = default_level
+        self._device = device
+        self.lazy = lazy
+        self._on_demand = on_demand
+        self._clock = clock
         self._auto = auto or AutoPolicy()
         self._state = threading.Condition()  # guards _current, its slots and their users; held for moments
         # One load, unload or reload at a time; held while a level loads.
@@ -82,8 +86,10 @@ class ModelHost:
         fitting = [level for level in manifest.levels if runs_on(self._device, level)]
         if self._default is None and fitting and default not in fitting:
             default = recommended(fitting).level
-        urgent, other = AutoController(self._auto), AutoController(replace(self._auto, target_ms=None))
-        shares, languages = disk_shares(path, manifest), Languages.of(path, manifest)
+        urgent = AutoController(self._auto)
+        other = AutoController(replace(self._auto, target_ms=None))
+        shares = disk_shares(path, manifest)
+        languages = Languages.of(path, manifest)
         times = RequestTimes(manifest.levels, self._clock)
         return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other}, times)
 
@@ -118,7 +124,8 @@ class ModelHost:
         """Loads the default level, the levels that the host was made with, and those named in `also`."""
         ordered = sorted((x.level for x in order(bundle.manifest.levels)), key=lambda x: x.name != bundle.default)
         first = () if self._on_demand else (bundle.default, *(self._levels or ()))
-        named, every = {*first, *also}, self._levels is None and not self.lazy
+        named = {*first, *also}
+        every = self._levels is None and not self.lazy
         wanted = [x for x in ordered if x.name in named or (every and runs_on(self._device, x))]
         self._loader.fill(bundle, wanted, named, in_service=in_service)
 
@@ -189,7 +196,8 @@ class ModelHost:
             new = self._read(given)
             self._fill(new, set(old.slots), in_service=False)
             with self._state:
-                self._current, self.bundle_path = new, given
+                self._current = new
+                self.bundle_path = given
             if gone := sorted(old.slots.keys() - {level.name for level in new.manifest.levels}):
                 log.warning("bundle %s has no level %s, which was loaded", new.manifest.version, ", ".join(gone))
             slots = list(old.slots.values())
@@ -305,14 +313,17 @@ class ModelHost:
     def serving(self) -> tuple[str, dict[str, bool]]:
         """The name of the default level; and for each level of the bundle, whether it is loaded and has not failed."""
         with self._state:
-            slots, levels = self._current.slots, self._current.manifest.levels
+            slots = self._current.slots
+            levels = self._current.manifest.levels
             working = {name for name, slot in slots.items() if slot.translator.failure is None}
             return self._current.default, {level.name: level.name in working for level in levels}
 
     def status(self) -> HostStatus:
         """The bundle and all its levels, loaded or not, in their order."""
         with self._state:
-            current, slots, standings = self._current, dict(self._current.slots), self._standings(self._current)
+            current = self._current
+            slots = dict(self._current.slots)
+            standings = self._standings(self._current)
         devices = sorted({slot.translator.device for slot in slots.values()})
         statuses = tuple(LevelStatus.read(current, slots, standing) for standing in standings)
         used = {use.device: use for slot in slots.values() for use in slot.translator.device_use}
@@ -323,11 +334,13 @@ class ModelHost:
 
     def _status(self, bundle: LoadedBundle, level: Level) -> LevelStatus:
         with self._state:
-            slots, standings = dict(bundle.slots), self._standings(bundle)
+            slots = dict(bundle.slots)
+            standings = self._standings(bundle)
         return LevelStatus.read(bundle, slots, next(x for x in standings if x.name == level.name))
 
     def _standings(self, bundle: LoadedBundle) -> list[Standing]:
         """All levels in their order. Those among which selectors choose are compared with each other alone."""
-        levels, names = bundle.manifest.levels, bundle.choosable(self._loadable_on)
+        levels = bundle.manifest.levels
+        names = bundle.choosable(self._loadable_on)
         among = {x.name: x for x in order([level for level in levels if level.name in names])}
         return [among.get(x.name, x) for x in order(levels)]

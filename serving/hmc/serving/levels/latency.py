@@ -90,7 +90,8 @@ class RequestTimes:
 
     def __init__(self, levels: Sequence[Level], clock: Callable[[], float] = time.monotonic) -> None:
         """levels: of the bundle. clock: returns the time in seconds; it must never go back."""
-        self._lock, self._clock = threading.Lock(), clock
+        self._lock = threading.Lock()
+        self._clock = clock
         self._standings = {standing.name: standing for standing in order(levels)}
         self._seen: deque[_Seen] = deque(maxlen=WINDOW_REQUESTS)
 
@@ -110,7 +111,8 @@ class RequestTimes:
         """
         with self._lock:
             seen = list(self._seen)
-        since, size = self._clock() - FRESH_S, _bin(characters)
+        since = self._clock() - FRESH_S
+        size = _bin(characters)
         fresh = [each for each in seen if each.at >= since]
         by_size = dict[int, list[float]]()
         for each in seen:

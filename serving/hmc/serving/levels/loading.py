@@ -29,7 +29,11 @@ class Loader:
     ) -> None:
         """factory: loads a translator. state: guards what a bundle has loaded. room: where levels must find memory.
         device: where levels run, as in the settings. clock: returns the time in seconds."""
-        self._factory, self._state, self._room, self._device, self._clock = factory, state, room, device, clock
+        self._factory = factory
+        self._state = state
+        self._room = room
+        self._device = device
+        self._clock = clock
         self._stopping = False
 
     def stop(self) -> None:

@@ -72,12 +72,10 @@ class Models:
         bundles: name → folder. The name of a single bundle may be empty; the model is then named by its languages.
         clock: in seconds. Raises the error of a bundle, or InvalidArtifactError with the errors of several bundles.
         """
-        room, changing, hosts, errors = (
-            Room(settings.memory, shared=settings.shared),
-            threading.RLock(),
-            list[ModelHost](),
-            list[HmcError](),
-        )
+        room = Room(settings.memory, shared=settings.shared)
+        changing = threading.RLock()
+        hosts = list[ModelHost]()
+        errors = list[HmcError]()
         for name, bundle in bundles.items():
             try:
                 levels, default = settings.of(name, list(bundles))

@@ -31,7 +31,8 @@ def parse_models(arguments: Sequence[str]) -> dict[str, Path]:
     given = [_split(argument) for argument in arguments]
     if len(given) == 1 and given[0][0] is None:
         return {"": Path(given[0][1])}
-    problems, named = [], list[tuple[str, Path]]()
+    problems = []
+    named = list[tuple[str, Path]]()
     for argument, (name, folder) in zip(arguments, given, strict=True):
         if not folder:
             problems.append(f"{argument!r} names no bundle: write NAME=BUNDLE")

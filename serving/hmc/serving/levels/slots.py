@@ -148,7 +148,8 @@ class LoadedBundle:
         slot = self.slots.get(name)
         if slot is None:
             return LevelCandidate(self.manifest.level(name), p95_ms=p95_ms)
-        urgent, translator = priority.interactive, slot.translator
+        urgent = priority.interactive
+        translator = slot.translator
         pending = translator.pending_interactive if urgent else translator.pending
         failed = translator.failure is not None
         if pending:
@@ -180,12 +181,19 @@ class Lease:
         """end: called with the slot when the lease ends. priority: of the texts of this lease. model: the name of the
         level's model. code: the token of the target language that each text begins with; empty: none.
         chosen_by: see `Selector.chosen_by`. clock: in seconds. times: get to know how long this call takes."""
-        self.level, self.bundle_version = slot.level, bundle_version
-        self.slot, self._end, self._priority = slot, end, priority
-        self.model, self.code, self.chosen_by = model, code, chosen_by
+        self.level = slot.level
+        self.bundle_version = bundle_version
+        self.slot = slot
+        self._end = end
+        self._priority = priority
+        self.model = model
+        self.code = code
+        self.chosen_by = chosen_by
         self._found_idle: bool | None = None
-        self._clock, self._times = clock, times
-        self._characters, self._whole = 0, True
+        self._clock = clock
+        self._times = times
+        self._characters = 0
+        self._whole = True
         """Of the texts that were submitted; whether all of them were translated."""
         self._begun = 0.0
         """When the first text was submitted."""

@@ -156,7 +156,8 @@ async def unary(methods: Methods, method: MethodDescriptor, data: bytes, ray: Ra
 
 async def answers(methods: Methods, method: MethodDescriptor, sent: Any, ray: RayContext) -> AsyncIterator[Message]:
     """The answers of a call with many answers; see `unary`. sent: the request as bytes, or an iterator of requests."""
-    call, handler = _call(ray), methods.handler(path_of(method))
+    call = _call(ray)
+    handler = methods.handler(path_of(method))
     behaviour = handler.stream_stream if method.client_streaming else handler.unary_stream
     with _statuses(call, ray):
         async for answer in behaviour(sent, call):

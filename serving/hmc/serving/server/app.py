@@ -65,7 +65,8 @@ HEALTH = "grpc.health.v1.Health"
 SERVICES = (TRANSLATION, ADMIN)
 FILES_CHECK_S = 1.0
 """Seconds between two looks at the tokens file and the TLS files."""
-IDLE_ROUNDS, LONGEST_IDLE_S = 4, 60.0
+IDLE_ROUNDS = 4
+LONGEST_IDLE_S = 60.0
 """Looks for idle levels in the time after which they are unloaded, so that this is at most a quarter of the time late;
 and most seconds between two looks."""
 
@@ -119,7 +120,9 @@ class Server:
         the only one. others_bytes: memory of the processes that work for this one. Raises FailedPreconditionError if
         the settings ask for traces and the OpenTelemetry SDK is not installed, and as `connections_of`."""
         settings = replace(settings, max_connections=connections_of(settings))
-        self.models, self.settings, self._group = models, settings, group
+        self.models = models
+        self.settings = settings
+        self._group = group
         self._draining = asyncio.Event()
         self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
         self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=self._traces)

@@ -65,7 +65,8 @@ class BackgroundServer:
             self._ready.set()
 
     async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
         self.server = Server(self.models, self.settings, self._traces)
         await self.server.start()
         self._ready.set()

@@ -80,7 +80,8 @@ def schema() -> tuple[Setting, ...]:
 
 
 def _settings_of(kind: type, path: tuple[str, ...]) -> Iterator[Setting]:
-    types, meanings = get_type_hints(kind), _docstrings(kind)
+    types = get_type_hints(kind)
+    meanings = _docstrings(kind)
     for field in dataclasses.fields(kind):
         here = (*path, field.name)
         if dataclasses.is_dataclass(types[field.name]):
@@ -118,7 +119,8 @@ def shown(configuration: Configuration, *, defaults: bool = True) -> dict[str, A
 def as_toml(configuration: Configuration) -> str:
     """A file with which `hmc serve --config` would serve in the same way, less the secrets. Comments say where each
     value comes from."""
-    values, lines = shown(configuration), []
+    values = shown(configuration)
+    lines = []
     for setting in schema():
         origin = configuration.origins[setting.key]
         if setting.key not in values:
@@ -137,7 +139,9 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-COMMAND_LINE, DEFAULT, CONFIG = "command line", "default", "HMC_CONFIG"
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+CONFIG = "HMC_CONFIG"
 OTHER_VARIABLES = (CONFIG, "HMC_DATA", "HMC_CUDA_COUNTING", "HMC_CA", "HMC_BUNDLE")
 """Variables that are no settings of the server: also those of the example clients and of Compose."""
 OF_KUBERNETES = re.compile(r"HMC_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")

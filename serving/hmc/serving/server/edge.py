@@ -40,7 +40,8 @@ class Edge:
     def __init__(self, entry: Entry, count: Count) -> None:
         """entry: raises if a call may not start. count: called with each call that has ended, its status and its
         error."""
-        self._entry, self._count = entry, count
+        self._entry = entry
+        self._count = count
 
     def wrap(self, method: str, handler: Handler | None) -> Handler | None:
         """The handler with all that happens around it; None for a method that is not offered. Other doors than gRPC's
@@ -70,7 +71,8 @@ class EdgedServer:
     """
 
     def __init__(self, server: grpc.aio.Server, edge: Edge) -> None:
-        self._server, self._edge = server, edge
+        self._server = server
+        self._edge = edge
 
     def add_generic_rpc_handlers(self, _handlers: object) -> None:
         """Part of what `add_…Servicer_to_server` calls, which gives the same handlers below."""
@@ -86,7 +88,10 @@ class _Method:
     """The wrapper of one method."""
 
     def __init__(self, method: str, decode: Callable[[bytes], Any] | None, entry: Entry, count: Count) -> None:
-        self._method, self._decode, self._entry, self._count = method, decode, entry, count
+        self._method = method
+        self._decode = decode
+        self._entry = entry
+        self._count = count
 
     def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, CallInfo], Awaitable[Any]]:
         async def run(data: bytes, context: CallInfo) -> Any:
@@ -179,7 +184,8 @@ class _Method:
             return
         if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception):
             return
-        code, reference = code_of(error), ""
+        code = code_of(error)
+        reference = ""
         if not isinstance(error, HmcError):
             reference = new_reference()
             log.error("unexpected error %s in %s, request %s", reference, call.method, call.request_id, exc_info=error)

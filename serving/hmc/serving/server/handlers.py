@@ -51,7 +51,8 @@ from hmc.serving.wire.rules import AnswerSize
 
 log = logging.getLogger(__name__)
 
-CHUNK_TEXTS, CHUNK_CHARACTERS = 32, 16384
+CHUNK_TEXTS = 32
+CHUNK_CHARACTERS = 16384
 """A call queues this many texts, or texts of this many characters, before the event loop serves other calls."""
 MAX_INTERACTIVE_TEXTS = 32
 """Most texts of an interactive call. Longer lists let interactive texts pass, as streams do."""
@@ -66,7 +67,9 @@ class Handlers:
         self, models: Models, settings: ServerSettings, metrics: Metrics, others_bytes: Callable[[], int] = int
     ) -> None:
         """others_bytes: memory of the processes that work for this one."""
-        self._models, self._settings, self._metrics = models, settings, metrics
+        self._models = models
+        self._settings = settings
+        self._metrics = metrics
         self._others_bytes = others_bytes
         self._changes = ChangeThread()
         self._arrivals = Arrivals()

@@ -19,7 +19,8 @@ REFLECTION_NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1al
 """Newer clients ask for v1, older ones for v1alpha. Both have the same messages."""
 FAILURE_CHECK_S = 1.0
 """Seconds between two checks of what serves."""
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 FINAL_STATUS_S = 0.1
 """Seconds in which a watcher of the health can receive the last status, NOT_SERVING, before its stream ends."""
@@ -100,7 +101,8 @@ def add_reflection(services: Sequence[str], server: EdgedServer, closing: asynci
         server.add_registered_method_handlers(name, {"ServerReflectionInfo": handler})
 
 
-TRANSLATION, ADMIN = "hmc.v1.TranslationService", "hmc.v1.AdminService"
+TRANSLATION = "hmc.v1.TranslationService"
+ADMIN = "hmc.v1.AdminService"
 
 
 def model_health(models: Models) -> dict[str, bool]:
@@ -111,7 +113,8 @@ def model_health(models: Models) -> dict[str, bool]:
     `hmc.v1.TranslationService`) serves if each model does that was loaded at the start. `hmc.v1.AdminService` serves
     even then: a reload may be what repairs a level.
     """
-    health, server = dict[str, bool](), True
+    health = dict[str, bool]()
+    server = True
     for host in models.hosts:
         default, levels = host.serving()
         health[f"{TRANSLATION}/{host.name}"] = levels[default]

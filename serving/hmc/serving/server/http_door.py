@@ -33,7 +33,10 @@ class HttpDoor:
         self._shared = shared
         self.methods = Methods(edge.wrap)
         """Servicers are added to it as to a gRPC server."""
-        self._settings, self._registry, self._ready, self._needs_token = settings, registry, ready, needs_token
+        self._settings = settings
+        self._registry = registry
+        self._ready = ready
+        self._needs_token = needs_token
         self._listener: Listener | None = None
 
     @property

@@ -30,7 +30,9 @@ class TranslationServicer(rpc.TranslationServiceServicer):
 
     def __init__(self, handlers: Handlers, stream_window: int, closing: asyncio.Event) -> None:
         """stream_window: most texts of one stream under way. closing: set when the server drains."""
-        self._handlers, self._window, self._closing = handlers, stream_window, closing
+        self._handlers = handlers
+        self._window = stream_window
+        self._closing = closing
 
     async def Translate(self, request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
         with self._handlers.record() as record:
@@ -57,7 +59,8 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         with self._handlers.record() as record:
             check_request(request)
             selector = converters.selector_from_proto(request.level)
-            options, target = converters.from_proto(DecodeOptions, request.options), Target(request.target_prefix)
+            options = converters.from_proto(DecodeOptions, request.options)
+            target = Target(request.target_prefix)
             async for piece in self._handlers.translate_tokens(record, request.text, selector, options, target):
                 yield converters.piece_to_proto(piece)
 
@@ -101,7 +104,8 @@ class _Streamed:
 
     def __init__(self, text_id: str, begun: StreamText) -> None:
         """text_id: the id that the client gave the text."""
-        self._id, self._begun = text_id, begun
+        self._id = text_id
+        self._begun = begun
 
     @property
     def future(self) -> asyncio.Future[Any]:
@@ -111,7 +115,8 @@ class _Streamed:
         try:
             return converters.stream_answer_to_proto(self._id, self._begun.answer())
         except Exception as error:
-            reference, record = "", self._begun.record
+            reference = ""
+            record = self._begun.record
             if not isinstance(error, HmcError):
                 reference = new_reference()
                 log.exception(

@@ -212,7 +212,8 @@ async def answer_each(
     free = asyncio.Semaphore(window)
     finished: asyncio.Queue[UnderWay[Response] | None] = asyncio.Queue()
     running: dict[asyncio.Future[Any], UnderWay[Response]] = {}
-    beginning, cut_off = False, False
+    beginning = False
+    cut_off = False
 
     async def read() -> None:
         nonlocal beginning, cut_off

@@ -26,7 +26,8 @@ class Upkeep:
 
     def __init__(self, closing: asyncio.Event, errors: Counter) -> None:
         """errors: counts them, by the name of the work."""
-        self._closing, self._errors = closing, errors
+        self._closing = closing
+        self._errors = errors
         self._tasks: list[asyncio.Task[None]] = []
 
     def repeat(self, name: str, work: Callable[[], Awaitable[object]], seconds: float) -> None:
@@ -70,7 +71,8 @@ class BundleWatch:
 
     def __init__(self, host: ModelHost, reload: Callable[[], Awaitable[object]]) -> None:
         """reload: reads the bundle at `host.bundle_path` again. If it raises, the old bundle must stay in service."""
-        self._host, self._reload = host, reload
+        self._host = host
+        self._reload = reload
         self._last: State | None = None
         """What the last look has found."""
         self._tried: State | None = None
@@ -84,7 +86,8 @@ class BundleWatch:
         next look tries again.
         """
         found = await asyncio.to_thread(state_of, self._host.bundle_path)
-        last, self._last = self._last, found
+        last = self._last
+        self._last = found
         if found != last or found == self._tried:
             return
         try:
@@ -107,7 +110,8 @@ class BundleWatch:
 
 def state_of(path: Path) -> State:
     """What distinguishes the files at a path from others that are put there. Nothing is read but names and times."""
-    real, files = path.resolve(), []
+    real = path.resolve()
+    files = []
     for file in sorted(real.rglob("*")):
         with suppress(OSError):  # it has gone meanwhile
             found = file.stat()

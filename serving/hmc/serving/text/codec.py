@@ -22,7 +22,9 @@ class Codec:
     """Encodes constraints and decodes hypotheses with the tokenizer of one bundle. Thread-safe."""
 
     def __init__(self, tokenizer: BundleTokenizer, arch: Architecture) -> None:
-        self._encode_target, self._tokenizer, self._arch = tokenizer.encode_target, tokenizer.tokenizer, arch
+        self._encode_target = tokenizer.encode_target
+        self._tokenizer = tokenizer.tokenizer
+        self._arch = arch
         self._suppressed = lru_cache(maxsize=16)(self._read_suppressed)
 
     def constraints(self, options: DecodeOptions, target: Target, opening: Sequence[int] = ()) -> Constraints:
@@ -125,7 +127,9 @@ class CertainText:
 
     def __init__(self, tokenizer: Tokenizer, progress: TextProgress, head: str = "") -> None:
         """head: text that goes before the first piece."""
-        self._tokenizer, self._progress, self._head = tokenizer, progress, head
+        self._tokenizer = tokenizer
+        self._progress = progress
+        self._head = head
         self._given = ""
 
     def update(self, ids: tuple[int, ...]) -> None:
@@ -134,7 +138,8 @@ class CertainText:
         # The bytes of one character may be several tokens: until all are there, they decode to U+FFFD.
         if text.startswith(self._given) and not text.endswith("\ufffd") and len(text) > len(self._given):
             piece = self._head + text[len(self._given) :]
-            self._head, self._given = "", text
+            self._head = ""
+            self._given = text
             try:
                 self._progress(piece)
             except Exception:

@@ -54,9 +54,11 @@ def invalid_request(
 
 
 def _violation(message: Any, found: protovalidate.Violation) -> Violation:
-    rule, text = found.proto.rule_id, found.proto.message
+    rule = found.proto.rule_id
+    text = found.proto.message
     elements = found.proto.field.elements if found.proto.field else []
-    field, path = None, ""
+    field = None
+    path = ""
     for element in elements:
         field = message.fields_by_number[element.field_number]
         index = element.subscript
@@ -145,7 +147,8 @@ class AnswerSize:
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
         """limit: bytes of the largest answer."""
-        self._limit, self._left = limit, limit - RESERVED_BYTES
+        self._limit = limit
+        self._left = limit - RESERVED_BYTES
 
     def add(self, translation: Translation) -> Translation:
         """Counts a translation and returns it. Raises TooLargeError if the answer would exceed the limit."""
@@ -176,7 +179,8 @@ def _tokens_bytes(tokens: Sequence[Token]) -> int:
     return sum(len(t.piece.encode()) + TOKEN_BYTES + ATTENTION_BYTES * len(t.attention) for t in tokens)
 
 
-MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 256, 1024
+MAX_REMEMBERED = 256
+MAX_REMEMBERED_BYTES = 1024
 """Most different settings that are remembered, and bytes of the longest ones: callers choose what is in them."""
 
 

@@ -68,7 +68,9 @@ def plan_epoch(corpus: TokenCorpus, batch_tokens: int, seed: int, epoch: int) ->
     longest = np.maximum(corpus.source_lengths, corpus.target_lengths)
     order = rng.permutation(len(corpus))
     order = order[np.lexsort((corpus.source_lengths[order], longest[order]))]
-    budget, batches, start = max(1, batch_tokens // 2), [], 0
+    budget = max(1, batch_tokens // 2)
+    batches = []
+    start = 0
     widths = longest[order]
     while start < len(order):
         # Widths ascend, so the last row of a batch is its longest.
@@ -95,7 +97,8 @@ def make_batch(source: list[list[int]], target: list[list[int]], pad_id: int, st
     """
     start = pad_id if start_id is None else start_id
     shifted = [[start, *row[:-1]] for row in target]
-    sources, target_out = pad_rows(source, pad_id), pad_rows(target, pad_id)
+    sources = pad_rows(source, pad_id)
+    target_out = pad_rows(target, pad_id)
     real = target_out.flatten().ne(pad_id).nonzero().flatten()
     return Batch(sources, pad_rows(shifted, pad_id), target_out, real, bool(sources.eq(pad_id).any()))
 
@@ -115,11 +118,19 @@ class BatchStream:
         """device: where the batches will be used; they are yielded on the host. ahead: batches made ahead of time by a
         thread; None is AHEAD for a GPU and 0 for a CPU, whose cores compute the updates. start_id: as in
         `make_batch`."""
-        self.corpus, self.batch_tokens, self.seed = corpus, batch_tokens, seed
-        self.pad_id, self.start_id = pad_id, start_id
-        self.rank, self.world, self.device = rank, world, device
-        self.ahead = (AHEAD if device.type == "cuda" else 0) if ahead is None else ahead
-        self.epoch, self.index = 0, 0
+        self.corpus = corpus
+        self.batch_tokens = batch_tokens
+        self.seed = seed
+        self.pad_id = pad_id
+        self.start_id = start_id
+        self.rank = rank
+        self.world = world
+        self.device = device
+        self.ahead = ahead
+        if ahead is None:
+            self.ahead = AHEAD if device.type == "cuda" else 0
+        self.epoch = 0
+        self.index = 0
 
     @cached_property
     def _per_epoch(self) -> int:
@@ -152,7 +163,8 @@ class BatchStream:
                 index += 1
                 batch = make_batch(*self.corpus.batch(rows), self.pad_id, self.start_id)
                 yield epoch, index, batch.pinned() if self.device.type == "cuda" else batch
-            epoch, index = epoch + 1, 0
+            epoch = epoch + 1
+            index = 0
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -56,8 +56,10 @@ class TokenCorpus:
         writes it."""
         import datasets
 
-        self.folder, self._rows = folder, cast(datasets.Dataset, datasets.Dataset.load_from_disk(str(folder)))
-        self.source_lengths, self.target_lengths = self._numbers("source_length"), self._numbers("target_length")
+        self.folder = folder
+        self._rows = cast(datasets.Dataset, datasets.Dataset.load_from_disk(str(folder)))
+        self.source_lengths = self._numbers("source_length")
+        self.target_lengths = self._numbers("target_length")
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -76,7 +78,8 @@ class TokenCorpus:
 
     def _numbers(self, column: str) -> npt.NDArray[np.int32]:
         """A column of numbers, copied piece by piece: 4 bytes a row, and nothing more while it is made."""
-        found, start = np.empty(len(self._rows), np.int32), 0
+        found = np.empty(len(self._rows), np.int32)
+        start = 0
         for chunk in self._rows.data.column(column).chunks:
             found[start : start + len(chunk)] = chunk.to_numpy()
             start += len(chunk)
@@ -202,7 +205,8 @@ def _rows(
     corpora: list[str], model: TokenizerFiles, max_length: int, languages: tuple[str, str], segmentation: Splitting,
     counts_file: Path,
 ) -> Iterator[dict[str, object]]:  # fmt: skip
-    vocabulary, counts = Vocabulary(model), PairCounts()
+    vocabulary = Vocabulary(model)
+    counts = PairCounts()
     for source, target in kept_pairs(corpora, languages, vocabulary, max_length, counts, segmentation):
         yield {"source": source, "target": target, "source_length": len(source), "target_length": len(target)}
     counts.check(corpora, Limit(max_length, ""))

@@ -34,7 +34,9 @@ def corpus_names(corpus: str) -> list[Path]:
     if all(path.is_file() for path in plain):  # file names may themselves contain quotes
         return plain
     words = shlex.shlex(corpus, posix=True)
-    words.whitespace_split, words.escape, words.commenters = True, "", ""
+    words.whitespace_split = True
+    words.escape = ""
+    words.commenters = ""
     try:
         return [Path(name) for name in words]
     except ValueError as error:

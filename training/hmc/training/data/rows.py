@@ -130,7 +130,9 @@ def _column(batch: Any, side: str, nested: bool) -> Any:
 def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     value = row.get(column)
     if not isinstance(value, str):
-        found = "is missing" if column not in row else f"is {'null' if value is None else type(value).__name__}"
+        found = "is null" if value is None else f"is {type(value).__name__}"
+        if column not in row:
+            found = "is missing"
         raise InvalidRequestError(f"{where}: {column!r} {found}, and it must be text; correct the row or remove it")
     if has_lone_surrogate(value):
         raise InvalidRequestError(f"{where}: {column!r} holds a lone surrogate, which is no character; correct the row")

@@ -13,7 +13,9 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.files import TokenizerFiles, contents
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 
-EOS, UNK, PAD = 0, 1, 2
+EOS = 0
+UNK = 1
+PAD = 2
 """Ids in every vocabulary trained here: `</s>` 0 and `<unk>` 1 as in Marian, `<pad>` 2."""
 LONGEST_LINE = 4192
 """Longest line in bytes that SentencePiece trains on; it skips longer lines."""
@@ -29,11 +31,9 @@ class Vocabulary:
         """
         self.files = files
         self._tokenizer = open_tokenizer(files)
-        self.eos_id, self.unk_id, self.pad_id = (
-            self._tokenizer.eos_id,
-            self._tokenizer.unk_id,
-            self._tokenizer.pad_id,
-        )
+        self.eos_id = self._tokenizer.eos_id
+        self.unk_id = self._tokenizer.unk_id
+        self.pad_id = self._tokenizer.pad_id
         ids = {"eos_id": self.eos_id, "unk_id": self.unk_id, "pad_id": self.pad_id}
         if missing := [name for name, number in ids.items() if number < 0]:
             options = " ".join(f"--{name}" for name in missing)
@@ -103,7 +103,8 @@ def train_sentencepiece(sentences: Iterable[str], vocab_size: int, seed: int = 1
     Raises InvalidRequestError when there is no usable text or it cannot fill `vocab_size` pieces. An exception raised
     while reading `sentences` is passed on.
     """
-    output, text = io.BytesIO(), _ObservedSentences(sentences)
+    output = io.BytesIO()
+    text = _ObservedSentences(sentences)
     sentencepiece.set_random_generator_seed(seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -165,7 +166,8 @@ class _ObservedSentences:
         try:
             for sentence in self.sentences:
                 if not self.usable and sentence.strip():
-                    self.filled, self.usable = True, len(sentence.encode()) <= LONGEST_LINE
+                    self.filled = True
+                    self.usable = len(sentence.encode()) <= LONGEST_LINE
                 yield sentence
         except Exception as error:
             self.error = error

@@ -58,7 +58,8 @@ def observe(model: Transformer, batch: Batch, settings: DistillSection) -> Obser
 
 def lesson_of(model: Transformer, observed: Observed) -> Lesson:
     """Returns the lesson of the observed model. They have the dropout and the masks of that pass."""
-    weight, bias = model.output_weight.detach(), model.final_logits_bias
+    weight = model.output_weight.detach()
+    bias = model.final_logits_bias
     return Lesson(TeacherLogits(observed.states.detach(), weight, bias), observed.recorded.detached())
 
 
@@ -144,7 +145,8 @@ class _MixedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, teacher: TeacherLogits, mixture: Mixture) -> Tensor:
         wide = torch.promote_types(logits.dtype, torch.float32)
-        gradient, total = torch.empty_like(logits), torch.zeros((), device=logits.device, dtype=wide)
+        gradient = torch.empty_like(logits)
+        total = torch.zeros((), device=logits.device, dtype=wide)
         rows = max(1, PIECE.get(logits.device.type, PIECE["cuda"]) // logits.size(1))
         for first in range(0, len(logits), rows):
             some = slice(first, first + rows)
@@ -171,7 +173,8 @@ def _piece(z: Tensor, column: Tensor, t: Tensor, mixture: Mixture) -> tuple[Tens
     by_logits = learned.exp().sub_(q).mul_(weight * temperature)
     if weight < 1:
         log_p = learned if temperature == 1 else z.log_softmax(-1)
-        certain, spread = 1 - smoothing, smoothing / z.size(1)
+        certain = 1 - smoothing
+        spread = smoothing / z.size(1)
         loss = loss - (1 - weight) * (certain * log_p.gather(1, column).sum() + spread * log_p.sum())
         by_logits.add_(log_p.exp_().sub_(spread), alpha=1 - weight)
         by_logits.scatter_add_(1, column, by_logits.new_full(column.shape, -certain * (1 - weight)))
@@ -208,7 +211,8 @@ class Recorded(NamedTuple):
 @contextmanager
 def recording(model: Transformer, settings: DistillSection) -> Iterator[Recorded]:
     """Yields the outputs that `settings` compare. The model's forward pass within the context fills them."""
-    found, hooks = Recorded(Outputs([], []), Outputs([], [])), []
+    found = Recorded(Outputs([], []), Outputs([], []))
+    hooks = []
     modules: list[tuple[nn.Module, list[Tensor | None]]] = []
     if settings.hidden:
         modules += [(layer, found.hidden.source) for layer in model.encoder_layers]

@@ -24,7 +24,9 @@ class Teacher:
     ) -> None:
         """digest: that of its checkpoint, by which a resumed run knows it again. start_id: the token that its decoder
         starts from where the student's starts from another."""
-        self.model, self.settings, self.digest = model.eval().requires_grad_(False), settings, digest
+        self.model = model.eval().requires_grad_(False)
+        self.settings = settings
+        self.digest = digest
         self._start_id = start_id
 
     def lesson(self, batch: Batch) -> Lesson:

@@ -42,7 +42,8 @@ class MaskLog:
         self._counts = torch.zeros(len(self._heads))
         self._updates = 0
         self._last: Tensor | None = None
-        self._again, self._pairs = torch.zeros(()), 0
+        self._again = torch.zeros(())
+        self._pairs = 0
         self.history: list[dict[str, Any]] = []
         """`{"step", "updates", "masked"}` of every `note`: the counts until then."""
 
@@ -50,8 +51,10 @@ class MaskLog:
         """Counts the masks of one update, `[parts, total]`, 0 = masked."""
         masked = (masks == 0).float().mean(0)
         # A run makes its masks before its model goes to the GPU.
-        self._counts, self._again = self._counts.to(masked.device), self._again.to(masked.device)
-        self._counts, self._updates = self._counts + masked, self._updates + 1
+        self._counts = self._counts.to(masked.device)
+        self._again = self._again.to(masked.device)
+        self._counts = self._counts + masked
+        self._updates = self._updates + 1
         if self._last is not None:
             self._again = self._again + (masked * self._last.to(masked.device)).sum() / masked.sum()
             self._pairs += 1
@@ -63,7 +66,8 @@ class MaskLog:
         Without two updates in a row there is nothing to return.
         """
         found = {"masked again": float(self._again) / self._pairs} if self._pairs else {}
-        self._again, self._pairs = torch.zeros_like(self._again), 0
+        self._again = torch.zeros_like(self._again)
+        self._pairs = 0
         return found
 
     def note(self, step: int, folder: Path) -> None:
@@ -81,11 +85,13 @@ class MaskLog:
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from a `state`; an empty state is the start."""
         if state:
-            self._updates, self.history = state["updates"], state["history"]
+            self._updates = state["updates"]
+            self.history = state["history"]
             self._counts = torch.tensor(state["masked"], device=self._counts.device)
         if state.get("last"):  # a state of an earlier version has none
             self._last = torch.tensor(state["last"], device=self._counts.device)
-            self._again, self._pairs = torch.tensor(state["again"], device=self._counts.device), state["pairs"]
+            self._again = torch.tensor(state["again"], device=self._counts.device)
+            self._pairs = state["pairs"]
 
     def _rounded(self) -> list[float]:
         return [round(value, 3) for value in self._counts.tolist()]
@@ -106,7 +112,10 @@ class HeadMask:
 
         Raises InvalidRequestError when the model has too few heads for `spec`.
         """
-        self.model, self.spec, self.seed, self.label_smoothing = model, spec, seed, label_smoothing
+        self.model = model
+        self.spec = spec
+        self.seed = seed
+        self.label_smoothing = label_smoothing
         self.number = spec.number(layout)
         heads = list(layout.heads())
         self.total = len(heads)

@@ -45,7 +45,8 @@ class HeadMaskSpec:
     @classmethod
     def parse(cls, text: str) -> HeadMaskSpec:
         """Reads METHOD:AMOUNT[%|/attention][@KIND[,KIND…]][,WORD…]. Raises InvalidRequestError."""
-        where, match = f"headmask {text!r}:", _FORM.fullmatch(text.strip())
+        where = f"headmask {text!r}:"
+        match = _FORM.fullmatch(text.strip())
         if match is None:
             raise InvalidRequestError(
                 f"{where} write METHOD:AMOUNT, e.g. random:18, important:12.5%, random:6@encoder_self or "

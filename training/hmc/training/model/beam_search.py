@@ -43,7 +43,8 @@ def beam_search(
     limit count as ended. openings: the tokens with which each translation begins, whatever the model prefers
     (`Vocabulary.opening`): a list of at most one token for each source. A result is empty when no score is finite.
     """
-    arch, device = model.arch, model.shared.weight.device
+    arch = model.arch
+    device = model.shared.weight.device
     limits = [max_length] * len(sources) if isinstance(max_length, int) else max_length
     source = pad_rows(sources, arch.pad_id).to(device)
     memory, mask = model.encode(source)
@@ -68,7 +69,8 @@ def beam_search(
                 log_probs[n, :, opening[0]] = 0.0
         total = (scores[:, :, None] + log_probs).view(batch, -1)
         top, flat = total.topk(2 * beam, dim=-1)
-        parents, ids = flat // log_probs.size(-1), flat % log_probs.size(-1)
+        parents = flat // log_probs.size(-1)
+        ids = flat % log_probs.size(-1)
         histories = history.view(batch, beam, -1)
         running = [
             e.collect(top[n].tolist(), parents[n].tolist(), ids[n].tolist(), histories[n], length)
@@ -93,7 +95,9 @@ class _Ended:
     """The ended hypotheses of one sentence. `done`: its search is over."""
 
     def __init__(self, beam: int, length_penalty: float, eos_id: int) -> None:
-        self.beam, self.length_penalty, self.eos_id = beam, length_penalty, eos_id
+        self.beam = beam
+        self.length_penalty = length_penalty
+        self.eos_id = eos_id
         self.found: list[Hypothesis] = []
         self.done = False
 

@@ -54,7 +54,8 @@ def draw_kept(shape: torch.Size, p: float) -> Tensor:
     dropped. NumPy's SFC64 makes the bits, faster than PyTorch's generator, which seeds it.
     """
     random = np.random.Generator(np.random.SFC64(int(torch.randint(2**63 - 1, ()))))
-    count, coarse = shape.numel(), int(p * 256)
+    count = shape.numel()
+    coarse = int(p * 256)
     values = random.bit_generator.random_raw(-(-count // 8)).view(np.int8)[:count]
     kept = torch.from_numpy(values)
     if coarse:
@@ -72,7 +73,8 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, residual: Tensor | None, kept: Tensor, p: float) -> Tensor:
         ctx.save_for_backward(kept)
-        ctx.scale, ctx.types = 1 / (1 - p), (x.dtype, None if residual is None else residual.dtype)
+        ctx.scale = 1 / (1 - p)
+        ctx.types = (x.dtype, None if residual is None else residual.dtype)
         dropped = _masked(x, kept)
         return dropped.mul_(ctx.scale) if residual is None else torch.add(residual, dropped, alpha=ctx.scale)
 
@@ -171,7 +173,8 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, source: Tensor, bias: Tensor | None, width: int) -> Tensor:
         batch, heads, rows, size = query.shape
-        q, kv = _stack(query, rows), _stack(source, width).view(2, -1, width, size)
+        q = _stack(query, rows)
+        kv = _stack(source, width).view(2, -1, width, size)
         scores = _wide(_scaled(q, kv[0].mT, size**-0.5))  # [B·H, T, W]
         if bias is not None:
             scores.view(batch, heads, rows, width).add_(bias)
@@ -241,7 +244,9 @@ def uses_one_dnn() -> bool:
 def _probe() -> str | None:
     """Compares the oneDNN operation with `functional.linear`; returns what is wrong, or None."""
     ramp = torch.linspace(-1.0, 1.0, 24 * 40).view(24, 40)
-    x, weight, bias = ramp[:6].sin(), ramp[6:].cos(), ramp[0, :18]
+    x = ramp[:6].sin()
+    weight = ramp[6:].cos()
+    bias = ramp[0, :18]
     for dtype, tolerance in TOLERANCE.items():
         for flipped in (weight, weight.t().contiguous().t()):  # training multiplies by transposed matrices too
             inputs = [tensor.to(dtype) for tensor in (x, flipped, bias)]
@@ -289,7 +294,8 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, precision: torch.dtype) -> Tensor:
         ctx.types = x.dtype, weight.dtype
-        x, weight = x.to(precision), weight.to(precision)
+        x = x.to(precision)
+        weight = weight.to(precision)
         ctx.save_for_backward(x, weight)
         return _product(x, weight, None if bias is None else bias.to(precision))
 

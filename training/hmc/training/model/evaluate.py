@@ -67,7 +67,8 @@ def translate(
 
 def score(hypotheses: Sequence[str], references: Sequence[str], beam: int) -> Scores:
     """Scores `hypotheses` against `references`. beam: the beam size of the translations, for the record."""
-    bleu, chrf = BLEU(tokenize=tokenizer_of(references)), CHRF()
+    bleu = BLEU(tokenize=tokenizer_of(references))
+    chrf = CHRF()
     return Scores(
         bleu=bleu.corpus_score(list(hypotheses), [list(references)]).score,
         chrf=chrf.corpus_score(list(hypotheses), [list(references)]).score,

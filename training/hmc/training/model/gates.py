@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-STRETCH_LOW, STRETCH_HIGH = -0.1, 1.1
+STRETCH_LOW = -0.1
+STRETCH_HIGH = 1.1
 """γ and ζ: the interval that the concrete distribution is stretched to before it is clipped to [0, 1]."""
 TEMPERATURE = 0.5
 """β: temperature of the concrete distribution; 0.5 gives the probabilities of Voita et al. 2019, figure 6."""
@@ -195,7 +196,8 @@ class NestedGate(Gate):
     def __init__(self, parameters: HardConcrete, shared: HardConcrete) -> None:
         """parameters: of H gates. shared: of one."""
         super().__init__()
-        self.hard_concrete, self.shared = parameters, shared
+        self.hard_concrete = parameters
+        self.shared = shared
 
     def forward(self, heads: Tensor) -> Tensor:
         return gated(heads, self.hard_concrete.sample() * self.shared.sample())

@@ -79,14 +79,16 @@ def heads_of_attentions(model: Transformer) -> list[int]:
 
 def _lengths(batch: Batch) -> dict[Kind, int]:
     """Positions at which the heads of each kind compute an output."""
-    source, target = batch.source.size(1), batch.target_in.size(1)
+    source = batch.source.size(1)
+    target = batch.target_in.size(1)
     return {"encoder_self": source, "decoder_self": target, "cross": target}
 
 
 def _counted(model: Transformer, batch: Batch, how: Importance) -> Tensor:
     """`[total]`: what importance is a mean over. Tokens are those of the source for heads of the encoder, else those of
     the target."""
-    sentences, source = batch.source.size(0), batch.source.ne(model.arch.pad_id).sum()
+    sentences = batch.source.size(0)
+    source = batch.source.ne(model.arch.pad_id).sum()
     whole = torch.full_like(source, sentences if how.estimator != "token" else batch.tokens)
     counts = [
         (source if kind == "encoder_self" and how.estimator == "token" else whole).expand(attention.heads)

@@ -34,7 +34,8 @@ class Attention(nn.Module):
 
     def __init__(self, *, d_model: int, heads: int, head_dim: int, of: int | None = None) -> None:
         super().__init__()
-        self.heads, self.head_dim = heads, head_dim
+        self.heads = heads
+        self.head_dim = head_dim
         inner = heads * head_dim
         if heads:
             self.query = Linear(d_model, inner)
@@ -50,9 +51,11 @@ class Attention(nn.Module):
     def project(self, states: Tensor) -> KeyValues:
         """states `[B, S, d_model]` → keys and values `[B, H, S, D]` of the heads that are computed."""
         batch, length, _ = states.shape
-        layer, heads = self.key_value, self.heads
+        layer = self.key_value
+        heads = self.heads
         if isinstance(self.gate, SelectedHeads):
-            heads, fused = self.gate.heads, _some_rows(layer, states, self.gate.pairs)
+            heads = self.gate.heads
+            fused = _some_rows(layer, states, self.gate.pairs)
         else:
             fused = layer(states)
         return KeyValues(fused.view(batch, length, 2, heads, self.head_dim).permute(2, 0, 3, 1, 4))
@@ -99,7 +102,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.neurons = neurons
         width = neurons or 1  # PyTorch warns when an empty matrix is initialised
-        self.fc1, self.fc2 = Linear(d_model, width), Linear(width, d_model)
+        self.fc1 = Linear(d_model, width)
+        self.fc2 = Linear(width, d_model)
         self.activation = ACTIVATIONS[activation]
         self.gate = OpenGate()
         for part in (self.fc1, self.fc2):
@@ -127,7 +131,9 @@ class Layer(nn.Module):
 
     def __init__(self, pre_norm: bool = False) -> None:
         super().__init__()
-        self.gate, self.removed, self.pre_norm = OpenGate(), False, pre_norm
+        self.gate = OpenGate()
+        self.removed = False
+        self.pre_norm = pre_norm
 
     @property
     def passes(self) -> bool:
@@ -165,8 +171,11 @@ class EncoderLayer(Layer):
         pre_norm: bool = False,
     ) -> None:
         super().__init__(pre_norm)
-        self.self_attn, self.ffn, self.dropout = self_attn, ffn, Dropout(dropout)
-        self.self_attn_layer_norm, self.final_layer_norm = norm(), norm()
+        self.self_attn = self_attn
+        self.ffn = ffn
+        self.dropout = Dropout(dropout)
+        self.self_attn_layer_norm = norm()
+        self.final_layer_norm = norm()
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x `[B, S, d_model]`, mask `[B, 1, 1, S]` (True = real token) → `[B, S, d_model]`."""
@@ -217,8 +226,13 @@ class DecoderLayer(Layer):
         pre_norm: bool = False,
     ) -> None:
         super().__init__(pre_norm)
-        self.self_attn, self.encoder_attn, self.ffn, self.dropout = self_attn, encoder_attn, ffn, Dropout(dropout)
-        self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm = norm(), norm(), norm()
+        self.self_attn = self_attn
+        self.encoder_attn = encoder_attn
+        self.ffn = ffn
+        self.dropout = Dropout(dropout)
+        self.self_attn_layer_norm = norm()
+        self.encoder_attn_layer_norm = norm()
+        self.final_layer_norm = norm()
 
     def own_keys(self, x: Tensor) -> KeyValues | None:
         """Keys and values of self-attention for states x `[B, T, d_model]`; None without heads."""
@@ -231,7 +245,8 @@ class DecoderLayer(Layer):
         """
         if self.passes:
             return x
-        whole, causal = x, x.size(1) > 1
+        whole = x
+        causal = x.size(1) > 1
         update = self.self_attn(self.read(x, self.self_attn_layer_norm), own, None, causal=causal)
         x = self.then(self.dropout.add(x, update), self.self_attn_layer_norm)
         update = self.encoder_attn(self.read(x, self.encoder_attn_layer_norm), cross, mask)

@@ -42,12 +42,15 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-        certain, spread = 1 - label_smoothing, label_smoothing / logits.size(1)
-        gradient, total = torch.empty_like(logits), torch.zeros(())
+        certain = 1 - label_smoothing
+        spread = label_smoothing / logits.size(1)
+        gradient = torch.empty_like(logits)
+        total = torch.zeros(())
         rows = max(1, PIECE // logits.size(1))
         for first in range(0, len(logits), rows):
             some = slice(first, first + rows)
-            z, column = logits[some].float(), targets[some, None]
+            z = logits[some].float()
+            column = targets[some, None]
             p = z.softmax(-1)
             # logsumexp(z) = max z - log p(max): saves a second exponential of every logit.
             total += (z.amax(-1) - p.amax(-1).log()).sum() - certain * z.gather(1, column).sum() - spread * z.sum()

@@ -37,7 +37,9 @@ class Transformer(nn.Module):
         self.shared = self._embedding(arch.vocab_size)
         self.shared.weight.register_hook(self._without_pad)  # type: ignore[no-untyped-call]
         self.sources = None if arch.source_vocab_size is None else self._embedding(arch.source_vocab_size)
-        self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
+        self.encoder = nn.ModuleList(encoder)
+        self.decoder = nn.ModuleList(decoder)
+        self.dropout = Dropout(dropout)
         self.output = nn.Parameter(torch.empty(arch.vocab_size, arch.d_model)) if arch.own_output else None
         if self.output is not None:
             nn.init.normal_(self.output, std=arch.d_model**-0.5)
@@ -137,7 +139,8 @@ class Transformer(nn.Module):
     def decode(self, memory: Tensor, mask: Tensor | None, target_in: Tensor) -> Tensor:
         """Encoder states `[B, S, d_model]`, source mask `[B, 1, 1, S]`, target_in `[B, T]` → decoder states
         `[B, T, d_model]`."""
-        memory, x = memory.to(precision_of(memory)), self.dropout(self.embed(target_in))
+        memory = memory.to(precision_of(memory))
+        x = self.dropout(self.embed(target_in))
         for layer in self.decoder_layers:
             own = layer.own_keys(x)
             cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
@@ -192,7 +195,9 @@ def build_transformer(
 
     Layers in `removed` do nothing, and their parameters are not trained.
     """
-    layout, widths, norm = layout or arch.full_layout(), ffn or arch.full_ffn(), partial(norm_of, arch)
+    layout = layout or arch.full_layout()
+    widths = ffn or arch.full_ffn()
+    norm = partial(norm_of, arch)
 
     def attention(kind: Kind, layer: int) -> Attention:
         return Attention(d_model=arch.d_model, heads=len(layout[kind][layer]), head_dim=arch.head_dim, of=arch.heads)

@@ -103,7 +103,8 @@ class HeadGates(GateSet):
 
         Raises InvalidRequestError when the model has no head of these kinds.
         """
-        self.layout, self.kinds = layout, tuple(kinds)
+        self.layout = layout
+        self.kinds = tuple(kinds)
         found = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads and kind in kinds]
         if not found:
             raise InvalidRequestError(f"this model has no heads of {', '.join(kinds)} left to put gates on")

@@ -67,8 +67,12 @@ class Levels:
 
         Raises InvalidRequestError where the smallest level, which the others contain, has no cross-attention.
         """
-        self.layout, self.ranking, self.budgets, self.settings = layout, ranking, list(budgets), settings
-        self.seed, self.steps = seed, steps
+        self.layout = layout
+        self.ranking = ranking
+        self.budgets = list(budgets)
+        self.settings = settings
+        self.seed = seed
+        self.steps = steps
         if not self.of(self.budgets[-1]).sees_source:
             raise InvalidRequestError(f"nested level of {self.budgets[-1]} heads: {BLIND}")
 
@@ -89,12 +93,15 @@ class Levels:
 
     def trained(self, step: int) -> list[int]:
         """Returns the numbers of heads that update `step` trains, the largest first."""
-        draw, budgets = np.random.default_rng([self.seed, step]), self.budgets_at(step)
+        draw = np.random.default_rng([self.seed, step])
+        budgets = self.budgets_at(step)
         if self.settings.levels == "smallest":
             return [budgets[-1]]
         if self.settings.levels == "one":
             return [budgets[int(draw.integers(len(budgets)))]]
-        largest, smallest, between = budgets[0], budgets[-1], budgets[1:-1]
+        largest = budgets[0]
+        smallest = budgets[-1]
+        between = budgets[1:-1]
         if self.settings.between == "any":
             between = list(range(smallest + 1, largest))
         some = [between[int(draw.integers(len(between)))]] if between else []

@@ -83,7 +83,9 @@ class NestedRun(Schedule):
         self, source: Path, pruned: Sequence[Path], train: Sequence[str], dev: str, out: Path,
         settings: PruneSettings, steps: int, targets: Sequence[HeadBudget] = (),
     ) -> None:  # fmt: skip
-        self.base, self.out, self.steps = load_checkpoint(source), out, steps
+        self.base = load_checkpoint(source)
+        self.out = out
+        self.steps = steps
         self.state = out / f"{self.part}-state"
         self.settings = settings = settings.following(self.base.config.provenance)
         smaller = [load_checkpoint(path) for path in pruned]
@@ -129,7 +131,8 @@ class NestedRun(Schedule):
         )  # fmt: skip
         self.loop.resume(partial(self._check_same, fresh))
         self.progress = self.loop.progress
-        self.progress.steps, self.progress.settings = steps, fresh.settings
+        self.progress.steps = steps
+        self.progress.settings = fresh.settings
         self.progress.ranking = self.progress.ranking or fresh.ranking
         ranking = {kind: np.asarray(self.progress.ranking[kind], np.float32) for kind in KINDS}
         self.levels = Levels(
@@ -139,7 +142,8 @@ class NestedRun(Schedule):
 
     def run(self) -> Path:
         """Trains to the last update; returns the path of the checkpoint."""
-        step, written = self.progress.step, self.out / self.part
+        step = self.progress.step
+        written = self.out / self.part
         if step == self.steps and self._is_written(written):
             return written
         first = self.fabric.is_global_zero
@@ -168,7 +172,8 @@ class NestedRun(Schedule):
 
     def evaluate(self, log: RunLog, *, due: bool) -> None:  # noqa: ARG002 - see Schedule
         """Scores every level on dev by greedy search, and writes a checkpoint."""
-        scores, step = self._score(beam=1), self.progress.step
+        scores = self._score(beam=1)
+        step = self.progress.step
         log.report(step, {"dev BLEU": scores.bleu} | {f"h{h}": s.bleu for h, s in scores.by_heads.items()})
         self.selection.add(step, scores.bleu, self._checkpoint(scores))
 
@@ -182,7 +187,8 @@ class NestedRun(Schedule):
 
     def _importance(self) -> HeadScores:
         """Measures I_h of the source on the dev text, on the CPU and without dropout."""
-        longest, cut = self.base.architecture.max_positions, self.vocabulary.cut
+        longest = self.base.architecture.max_positions
+        cut = self.vocabulary.cut
         encoded = (self.vocabulary.encode_pair(*pair) for pair in self.dev.pairs)
         pairs = [(cut(source, longest), cut(target, longest)) for source, target in encoded]
         batches = [

@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-SURE, SUREST = 5.0, 8.0
+SURE = 5.0
+SUREST = 8.0
 """Range of |log α| of settled gates. There P(g = 0) or P(g = 1) is 0.98 or more, and a later stage can still change
 the gate."""
 
@@ -34,7 +35,8 @@ class BudgetPressure:
         rate: step of the ascent of both."""
         device = device or torch.device("cpu")
         dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple's MPS devices lack float64
-        self.total, self.rate = total, rate
+        self.total = total
+        self.rate = rate
         self.linear = torch.tensor(linear, dtype=dtype, device=device)
         self.quadratic = torch.tensor(quadratic, dtype=dtype, device=device)
 

@@ -54,7 +54,8 @@ def request_text(out: Path, request: dict[str, Any], settings: PruneSettings) ->
     fine-tuning may be added. Raises InvalidRequestError, naming the differences, for another request.
     """
     request = request | {WHERE: where(out)}
-    path, text = out / REQUEST, _text(request, settings)
+    path = out / REQUEST
+    text = _text(request, settings)
     if not path.is_file():
         return text
     stored = path.read_text(encoding="utf-8")
@@ -122,7 +123,8 @@ def prune_corpus(source: Checkpoint, train: Sequence[str], settings: PruneSettin
 
     Raises InvalidRequestError when no sentence pair is left.
     """
-    config, longest = source.config, length_limit(source, settings).tokens
+    config = source.config
+    longest = length_limit(source, settings).tokens
     languages = (config.source_language, config.target_language)
     vocabulary = Vocabulary(source.tokenizer)
     return TokenCorpus.build(list(train), vocabulary, longest, cache, languages, settings.segmentation())

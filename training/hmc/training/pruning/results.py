@@ -24,7 +24,8 @@ from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import PruneProgress
 
-NO_HEAD, NO_GATE = -1e4, 1e4
+NO_HEAD = -1e4
+NO_GATE = 1e4
 """log α stored for a head that the source does not have, and for a head without a gate, which stays open."""
 
 
@@ -47,7 +48,8 @@ def pruned_checkpoint(
         "settings": settings.model_dump(mode="json"),
     }
     config: dict[str, Any] = {"provenance": provenance}
-    tensors, stored = export_tensors(model), source.gates
+    tensors = export_tensors(model)
+    stored = source.gates
     if gates:
         assert progress.layout is not None
         layout = HeadLayout.from_json(progress.layout)

@@ -108,11 +108,13 @@ def plan_pruning(
     Raises as `check_pruning`.
     """
     found = check_pruning(source, targets, train, dev, out, settings, neurons, nested_steps)
-    config, stages = found.source.config, found.stages if settings.nested.heads == "checkpoints" else []
+    config = found.source.config
+    stages = found.stages if settings.nested.heads == "checkpoints" else []
     made = {stage.folder: [each for each in stages if each.folder == stage.folder] for stage in stages}
     begun = any((out / name).is_dir() for name in STATES)
     updates = sum(stage.steps for stage in stages) + nested_steps
-    languages, limit = (config.source_language, config.target_language), length_limit(found.source, settings)
+    languages = (config.source_language, config.target_language)
+    limit = length_limit(found.source, settings)
     vocabulary = Vocabulary(found.source.tokenizer)
     counts = count_pairs(train, languages, vocabulary, limit.tokens)
     warnings = [*counts.warnings(limit), *found.dev.warnings(vocabulary, config.architecture.max_positions)]
@@ -158,7 +160,10 @@ class PruningRun:
         """
         checked = check_pruning(source, targets, train, dev, out, settings, neurons, nested_steps, latency)
         self.source, self.settings, budgets, self.stages, self.dev, text = checked
-        self.out, self.latency, settings, config = out, latency, self.settings, self.source.config
+        self.out = out
+        self.latency = latency
+        settings = self.settings
+        config = self.source.config
         self.vocabulary = Vocabulary(self.source.tokenizer)
         longest = length_limit(self.source, settings).tokens
         teacher = load_teacher(settings.distill, source, config.architecture, self.vocabulary, longest)
@@ -199,7 +204,8 @@ class PruningRun:
     def run(self) -> list[Path]:
         """Runs, or resumes, every stage; returns the paths of the checkpoints in the order of the budgets."""
         self._check_written()
-        progress, first = self.progress, self.fabric.is_global_zero
+        progress = self.progress
+        first = self.fabric.is_global_zero
         total = sum(s.steps for s in self.stages)
         done = sum(s.steps for s in self.stages[: progress.stage]) + progress.step
         with RunLog("prune", self.out, total, done, active=first) as log:
@@ -216,7 +222,8 @@ class PruningRun:
                 offset = sum(s.steps for s in self.stages[:number])
                 with deferred():  # until the last update of a closing stage is saved with what it closed
                     self._carry_out(stage, offset, log)
-                    progress.stage, progress.step = number + 1, 0
+                    progress.stage = number + 1
+                    progress.step = 0
                     # A recovery ends with an evaluation, which has shown that the weights can be used.
                     if self.loop.updater.tally.check() or stage.kind == "recover":
                         self.loop.save()
@@ -246,7 +253,8 @@ class PruningRun:
 
     def _targets(self, stage: Stage) -> list[ClosingTarget]:
         """Returns what the gates of a closing stage close to, with the gates in the training regime."""
-        settings, progress = self.settings, self.progress
+        settings = self.settings
+        progress = self.progress
         for gates in self._gate_sets():
             gates.sampled()
         if stage.goal is None:
@@ -262,7 +270,8 @@ class PruningRun:
         assert self.neurons
         assert self.sub_layers
         assert self.layers
-        every, source = ModelGates(self.gates, self.neurons, self.sub_layers, self.layers), self.source
+        every = ModelGates(self.gates, self.neurons, self.sub_layers, self.layers)
+        source = self.source
         whole = self.latency.table.ms(Sizes.of(source.layout, source.ffn_widths, source.removed_layers))
         return [LatencyTarget(every, self.latency, stage.goal, whole, progress, self._measuring(every))]
 
@@ -353,7 +362,10 @@ class _Recovery(Schedule):
     def __init__(
         self, steps: int, settings: PruneSettings, before: int, idle: Callable[[], torch.Tensor] | None
     ) -> None:
-        self.steps, self._settings, self._before, self._idle = steps, settings, before, idle
+        self.steps = steps
+        self._settings = settings
+        self._before = before
+        self._idle = idle
 
     def _rate(self, step: int) -> float:
         rate = self._settings.learning_rate * (1 - (step - 1) / self.steps)

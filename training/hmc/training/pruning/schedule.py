@@ -26,7 +26,8 @@ from hmc.training.runs.updater import Update
 
 BUDGET_FALLS = 0.6
 """Share of the updates over which the budget falls to its target."""
-PRESS_FROM, PRESS_WEIGHT = 0.7, 3.0
+PRESS_FROM = 0.7
+PRESS_WEIGHT = 3.0
 """Share of the updates after which gates are pressed to decide, and the weight that this penalty grows to."""
 DECIDED_FROM = 0.85
 """Share of the updates after which no gate changes sides."""
@@ -42,7 +43,9 @@ class ClosingGates:
         """group: the optimiser's parameter group of the gates. closed: `[total]` booleans, gates that an earlier stage
         closed. They are 0 in every draw and count in no budget."""
         gates.close(closed)
-        self.gates, self.group, self.closed = gates, group, closed
+        self.gates = gates
+        self.group = group
+        self.closed = closed
         self.remaining = (~closed).nonzero()[:, 0]
         """Positions of the gates that this stage may close."""
         self._held = gates.log_alpha().detach().clone() if bool(closed.any()) else None
@@ -135,7 +138,11 @@ class ClosingSchedule(Schedule):
     ) -> None:
         """steps: updates of the stage. progress: a stage that was interrupted goes on from there. say: prints a line.
         before: updates of the run before the stage, for the warm-up."""
-        self.targets, self.steps, self.settings, self._say, self._before = targets, steps, settings, say, before
+        self.targets = targets
+        self.steps = steps
+        self.settings = settings
+        self._say = say
+        self._before = before
         self.progress = progress or PruneProgress()
         self.settles = settings.l0_lambda is None or settings.settle_gates
         self.sets = [each for target in targets for each in target.sets]

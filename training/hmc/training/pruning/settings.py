@@ -15,7 +15,8 @@ from hmc.training.runs.processes import computes_bf16
 from hmc.training.runs.recipe import OptimizerName, Precision, RunSection, TokenizerSection, TrainSection
 from hmc.training.section import Section
 
-LEAST_STEPS, MOST_STEPS = 50, 1500
+LEAST_STEPS = 50
+MOST_STEPS = 1500
 """Updates of a stage by default: a quarter of those of the checkpoint's own training, within these bounds."""
 
 

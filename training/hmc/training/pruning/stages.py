@@ -49,7 +49,8 @@ class LatencyPlan:
                 "measure this one"
             )
         sizes = Sizes.of(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
-        now, least = self.table.observed_ms(sizes), self.table.floor_ms(sizes)
+        now = self.table.observed_ms(sizes)
+        least = self.table.floor_ms(sizes)
         for goal in self.goals:
             if goal.ms >= now:
                 raise InvalidRequestError(

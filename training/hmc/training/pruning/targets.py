@@ -27,7 +27,8 @@ class NumberTarget(ClosingTarget):
         """group, closed: as in `ClosingGates`. parts: positions of gates, and how many of them end open; none in the λ
         form."""
         self.own = ClosingGates(gates, group, closed)
-        self.sets, self.settings = [self.own], settings
+        self.sets = [self.own]
+        self.settings = settings
         left = [(positions[~closed[positions]], number) for positions, number in parts]
         self.parts = [(positions, number) for positions, number in left if len(positions)]
         self.starts: list[float] = []
@@ -106,11 +107,13 @@ class HeadTarget(NumberTarget):
         self._restore(progress.starts, progress.pressures)
 
     def note(self, progress: PruneProgress) -> None:
-        progress.starts, progress.pressures = self.starts, [pressure.to_json() for pressure in self.pressures]
+        progress.starts = self.starts
+        progress.pressures = [pressure.to_json() for pressure in self.pressures]
 
     def decide(self, progress: PruneProgress, say: Say) -> None:  # noqa: ARG002 - nothing to say yet
         """Notes the gates (named KIND.LAYER.HEAD) that did not settle by themselves, with their P(g ≠ 0)."""
-        flags, probabilities = self.own.undecided(self.keep()[0]), self.gates.open_probabilities()
+        flags = self.own.undecided(self.keep()[0])
+        probabilities = self.gates.open_probabilities()
         rows = zip(self.gates.heads, flags.tolist(), probabilities.tolist(), strict=True)
         progress.undecided = {str(head): probability for head, is_undecided, probability in rows if is_undecided}
 

@@ -24,7 +24,8 @@ from hmc.training.headmask import mask as masks
 from hmc.training.runs import state
 from hmc.training.runs.processes import is_first_process
 
-RECIPE, REQUEST = "recipe.json", "request.json"
+RECIPE = "recipe.json"
+REQUEST = "request.json"
 """The first file that `hmc train` and `hmc prune` write; it says what the run does."""
 WHERE = "where"
 """Field of that file: the folder that its paths are relative to, and the run folder."""
@@ -92,14 +93,18 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before, now: JSON values of a recipe or a request, with WHERE. Names of files are equal when they lead to the same
     place on this machine, or to the same place beside the run folder: a folder that was moved goes on.
     """
-    there, here = _flat(before), _flat(now)
-    then, today = there.pop(WHERE), here.pop(WHERE)
+    there = _flat(before)
+    here = _flat(now)
+    then = there.pop(WHERE)
+    today = here.pop(WHERE)
     found = []
     for name in dict.fromkeys([*there, *here]):
-        old, new = there.get(name), here.get(name)
+        old = there.get(name)
+        new = here.get(name)
         if old == new and name not in (*CORPORA, *PATHS):
             continue
-        old_places, new_places = _places(name, old, then), _places(name, new, today)
+        old_places = _places(name, old, then)
+        new_places = _places(name, new, today)
         if not any(a == b for a, b in zip(old_places, new_places, strict=True)):
             found.append(f"{name}: {_shown(old)} there, {_shown(new)} here")
     return found
@@ -121,7 +126,8 @@ def _places(name: str, value: Any, base: list[str]) -> tuple[Any, Any]:
     if value is None or name not in (*CORPORA, *PATHS):
         return value, value
     folder, out = base
-    whole, beside = list[list[str]](), list[list[str]]()
+    whole = list[list[str]]()
+    beside = list[list[str]]()
     for text in value if isinstance(value, list) else [value]:
         words = [Path(text)] if name in PATHS else corpus_names(text)
         places = [os.path.realpath(Path(folder) / word) for word in words]

@@ -55,7 +55,10 @@ class RunLog:
             disable=not self.console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task(title, total=total, completed=start, status="")
-        self.title, self.total, self.start, self.began = title, total, start, time.monotonic()
+        self.title = title
+        self.total = total
+        self.start = start
+        self.began = time.monotonic()
 
     def __enter__(self) -> RunLog:
         if self.active:
@@ -113,7 +116,8 @@ class RunLog:
 
         limit: of training sentences. positions: of the model.
         """
-        counts, dev = inputs.corpus.counts, inputs.dev
+        counts = inputs.corpus.counts
+        dev = inputs.dev
         self.detail(f"training text: {counts.summary(limit)}")
         self.detail(f"dev text: {dev.summary()}")
         self.say_warnings([*counts.warnings(limit), *dev.warnings(vocabulary, positions)])

@@ -89,8 +89,13 @@ class Loop(Generic[Kind]):
         """groups: parameters, as `make_optimizer` takes them. progress: that of a run that begins. state: folder of
         the saved state. saving: a context in which the model has all parameters that a state holds.
         """
-        self.fabric, self.model, self.inputs, self.run_section = fabric, model, inputs, run
-        self.progress, self.state, self._saving = progress, state, saving
+        self.fabric = fabric
+        self.model = model
+        self.inputs = inputs
+        self.run_section = run
+        self.progress = progress
+        self.state = state
+        self._saving = saving
         self._ended = False
         self.stream = BatchStream(
             inputs.corpus, settings.batch_tokens, settings.seed, model.arch.pad_id,
@@ -119,7 +124,8 @@ class Loop(Generic[Kind]):
         self.inputs.check_same(progress, self.state)
         check(progress)
         self.progress = progress
-        self.stream.epoch, self.stream.index = progress.epoch, progress.index
+        self.stream.epoch = progress.epoch
+        self.stream.index = progress.index
         self.updater.tally.restore(progress.tally)
 
     def run(self, schedule: Schedule, log: RunLog, before: int = 0) -> None:
@@ -149,7 +155,9 @@ class Loop(Generic[Kind]):
 
     def _advance(self, schedule: Schedule, log: RunLog, before: int) -> bool:
         """Makes one update, with what is due after it. Returns whether its state was saved."""
-        progress, run, tally = self.progress, self.run_section, self.updater.tally
+        progress = self.progress
+        run = self.run_section
+        tally = self.updater.tally
         progress.step = step = progress.step + 1
         epochs = self._epochs()
         update = self.updater.update(step, *schedule.objective(step))
@@ -183,7 +191,8 @@ class Loop(Generic[Kind]):
 
     def save(self) -> None:
         """Saves the state of the run. All processes must call it."""
-        self.progress.epoch, self.progress.index = self.stream.epoch, self.stream.index
+        self.progress.epoch = self.stream.epoch
+        self.progress.index = self.stream.index
         self.progress.tally = self.updater.tally.state()
         with self._saving():
             save_state(self.state, self.model, self.updater.optimizer, asdict(self.progress), self.fabric)

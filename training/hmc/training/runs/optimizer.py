@@ -40,8 +40,10 @@ class MuonWithAdam(torch.optim.Optimizer):
     ) -> None:
         """tables: matrices that are looked up, or give logits; Adam trains them. heads: matrices whose rows or columns
         belong to heads."""
-        whole, self.heads = {id(table) for table in tables}, {id(matrix) for matrix in heads}
-        matrices, others = list[dict[str, Any]](), list[dict[str, Any]]()
+        whole = {id(table) for table in tables}
+        self.heads = {id(matrix) for matrix in heads}
+        matrices = list[dict[str, Any]]()
+        others = list[dict[str, Any]]()
         for group in groups:
             parameters = list(group["params"])
             taken = [p for p in parameters if p.ndim == 2 and id(p) not in whole]
@@ -59,7 +61,8 @@ class MuonWithAdam(torch.optim.Optimizer):
         """Makes one update of both parts."""
         del closure
         first = len(self.adam.param_groups)  # state and groups are those of the whole, also after `load_state_dict`
-        self.adam.state, self.adam.param_groups = self.state, self.param_groups[:first]
+        self.adam.state = self.state
+        self.adam.param_groups = self.param_groups[:first]
         self.adam.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.adam.step()
         for group in self.param_groups[first:]:
@@ -83,7 +86,8 @@ class MuonWithAdam(torch.optim.Optimizer):
         torch._foreach_copy_(momenta, list(momentum.unbind()))
         scale = -rate * 0.2 * max(matrices[0].shape) ** 0.5
         there = gradient != 0
-        rows, columns = there.any(2, keepdim=True), there.any(1, keepdim=True)
+        rows = there.any(2, keepdim=True)
+        columns = there.any(1, keepdim=True)
         moved = kept * (rows & columns if of_heads else rows.any(1, keepdim=True).expand_as(gradient))
         change = orthogonal(gradient.lerp_(momentum, MOMENTUM)).float() * (scale * moved)
         if decay:

@@ -39,7 +39,8 @@ take gigabytes, and hardly any of them is used in a later update again. This num
 """
 CACHE_SIZES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables: sizes of oneDNN's own cache, and of the cache in PyTorch's binding to oneDNN (ideep)."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
 _LARGEST = 2**31 - 1
 PREPARING = timedelta(days=1)
 """For which processes wait for what the first one does alone, such as tokens of the text; for updates 30 minutes."""
@@ -151,7 +152,8 @@ def check_processes(run: RunSection) -> None:
 
     Otherwise each process would be a run of its own in the same folder.
     """
-    started, wanted = os.environ.get("WORLD_SIZE", "1"), run.devices * run.nodes
+    started = os.environ.get("WORLD_SIZE", "1")
+    wanted = run.devices * run.nodes
     if started not in ("1", str(wanted)):
         raise InvalidRequestError(
             f"{started} processes were started (WORLD_SIZE), but the run needs {wanted} (run.devices × run.nodes). "

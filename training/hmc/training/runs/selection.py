@@ -52,7 +52,9 @@ class Selection:
     def __init__(self, folder: Path, run: RunSection, evaluations: list[dict[str, Any]]) -> None:
         """evaluations: `{"step", "bleu"}` of every dev evaluation; the run adds to the list. One with `extra` came only
         because its update was the last one."""
-        self.folder, self.run, self.evaluations = folder, run, evaluations
+        self.folder = folder
+        self.run = run
+        self.evaluations = evaluations
 
     def path(self, step: int) -> Path:
         """Returns the folder of the checkpoint of `step`."""

@@ -30,12 +30,10 @@ from hmc.training.runs.processes import (
     saved_processes,
 )
 
-WEIGHTS, OPTIMIZER, RANDOM, PROGRESS = (
-    "weights.safetensors",
-    "optimizer.safetensors",
-    "rng.safetensors",
-    "progress.json",
-)
+WEIGHTS = "weights.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+RANDOM = "rng.safetensors"
+PROGRESS = "progress.json"
 FORMAT = Format("a training state", PROGRESS, lambda _: True, lambda _: (WEIGHTS, OPTIMIZER, RANDOM), digests=True)
 """Tells a state from other folders, so that `save_state` replaces nothing else."""
 FIX = "Delete it to start the run anew."
@@ -81,7 +79,9 @@ class Inputs:
 
     def note(self, progress: RunProgress) -> None:
         """Writes the fingerprints into `progress`."""
-        progress.corpus, progress.dev, progress.source = self.corpus.fingerprint, self.dev.fingerprint, self.source
+        progress.corpus = self.corpus.fingerprint
+        progress.dev = self.dev.fingerprint
+        progress.source = self.source
         progress.teacher = self.teacher
 
     def check_same(self, progress: RunProgress, state: Path) -> None:

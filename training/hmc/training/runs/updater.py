@@ -37,7 +37,9 @@ class SummedLoss(nn.Module):
 
     def __init__(self, model: Transformer, label_smoothing: float, distill: DistillSection = OFF) -> None:
         super().__init__()
-        self.model, self.label_smoothing, self.distill = model, label_smoothing, distill
+        self.model = model
+        self.label_smoothing = label_smoothing
+        self.distill = distill
 
     def forward(
         self,
@@ -89,7 +91,8 @@ class Tally:
         """Starts anew; returns the mean `loss` per token of the updates since the last line, and how many were
         `skipped`, if any were. Without any update there is no loss. Raises as `check`."""
         self.check()
-        tokens, skipped = int(self._tokens), int(self._skipped)
+        tokens = int(self._tokens)
+        skipped = int(self._skipped)
         found = {"loss": float(self._loss) / tokens} if tokens else {}
         for counted in (self._loss, self._tokens, self._skipped):
             counted.zero_()
@@ -160,8 +163,12 @@ class Updater:
         compiled: the loss and its gradient run as `torch.compile` writes them, for any shape (see `check_compilable`).
         Raises InvalidRequestError when the outputs of layers are compared in a compiled loss.
         """
-        self.fabric, self.transformer, self.settings, self.masking = fabric, model, settings, masking
-        self.distill, self.teacher = distillation.settings, distillation.teacher
+        self.fabric = fabric
+        self.transformer = model
+        self.settings = settings
+        self.masking = masking
+        self.distill = distillation.settings
+        self.teacher = distillation.teacher
         if self.teacher:
             self.teacher.model.to(fabric.device)
         loss: nn.Module = SummedLoss(model, settings.label_smoothing, self.distill)
@@ -173,7 +180,8 @@ class Updater:
         if compiled:
             loss = cast(nn.Module, torch.compile(loss, dynamic=True))
         self.loss, self.optimizer = fabric.setup(loss, optimizer)
-        self.batches, self.tally = batches, Tally(fabric.device)
+        self.batches = batches
+        self.tally = Tally(fabric.device)
 
     def update(
         self,
@@ -219,7 +227,9 @@ class Updater:
         mask: Callable[[int], None],
     ) -> Tensor:
         """Adds the gradient of scale × summed loss + penalty; returns the summed loss of this process."""
-        fabric, summed, number = self.fabric, torch.zeros((), device=self.fabric.device), max(len(passes), 1)
+        fabric = self.fabric
+        summed = torch.zeros((), device=self.fabric.device)
+        number = max(len(passes), 1)
         for part, batch in enumerate(batches):
             mask(part)
             lesson: Lesson | None = None

@@ -34,7 +34,8 @@ def settled(recipe: Recipe) -> Recipe:
 
     Raises InvalidRequestError when two settings say one thing, InvalidArtifactError when the checkpoint cannot be read.
     """
-    model, tokenizer = recipe.model, recipe.tokenizer
+    model = recipe.model
+    tokenizer = recipe.tokenizer
     by_default = type(tokenizer).model_fields["bpe_dropout_copies"].default
     if tokenizer.bpe_dropout_copies != by_default and not tokenizer.bpe_dropout:
         raise InvalidRequestError(
@@ -108,7 +109,8 @@ def check_schedule(train: TrainSection, run: RunSection) -> list[str]:
 
 def check_shape(recipe: Recipe) -> None:
     """Raises InvalidRequestError when widths or lengths of the recipe contradict each other. Reads no text."""
-    model, longest = recipe.model, recipe.data.max_length
+    model = recipe.model
+    longest = recipe.data.max_length
     if model.head_dim is None and model.d_model % model.heads:
         raise InvalidRequestError(
             f"model.d_model {model.d_model} is not a multiple of model.heads {model.heads}; set model.head_dim"
@@ -213,7 +215,8 @@ def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path, *, first: b
     current = cache / CURRENT
     if not first:
         return TokenCorpus(cache / json.loads(current.read_text()))
-    data, tokenizer = recipe.data, recipe.tokenizer
+    data = recipe.data
+    tokenizer = recipe.tokenizer
     copies = tokenizer.bpe_dropout_copies if tokenizer.bpe_dropout else 1
     segmentation = Splitting(tokenizer.bpe_dropout, copies, recipe.train.seed)
     languages = (data.source_language, data.target_language)
@@ -259,7 +262,8 @@ def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transf
 
     Raises InvalidRequestError when `model.start_from` has another architecture or layout.
     """
-    model, start_from = build_transformer(arch, layout, dropout=recipe.train.dropout), recipe.model.start_from
+    model = build_transformer(arch, layout, dropout=recipe.train.dropout)
+    start_from = recipe.model.start_from
     if start_from:
         source = load_checkpoint(Path(start_from))
         if source.ffn_widths != source.architecture.full_ffn():

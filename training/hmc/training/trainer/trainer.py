@@ -160,8 +160,12 @@ def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
     Raises InvalidRequestError or InvalidArtifactError with what to do.
     """
     recipe = settled(recipe)
-    (dev, goes_on), shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
-    data, limit = recipe.data, _limit(recipe)
+    (dev, goes_on) = check_run(recipe, out)
+    shape = recipe.model
+    run = recipe.run
+    settings = recipe.train
+    data = recipe.data
+    limit = _limit(recipe)
     kept = goes_on and has_tokenizer(out)
     vocabulary = Vocabulary(read_tokenizer(out)) if kept else known_vocabulary(recipe)
     counts = count_pairs(data.train, (data.source_language, data.target_language), vocabulary, limit.tokens)
@@ -206,7 +210,8 @@ class TrainingRun(Schedule):
         written to only after all checks that need no tokenised text.
         """
         recipe = settled(recipe)
-        self.recipe, self.out = recipe, out
+        self.recipe = recipe
+        self.out = out
         self.languages = (recipe.data.source_language, recipe.data.target_language)
         self.dev, goes_on = check_run(recipe, out)
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
@@ -237,7 +242,8 @@ class TrainingRun(Schedule):
         self.loop.resume()
         if self.headmask:
             self.headmask.log.restore(self.loop.progress.headmask)
-        self.progress, self.steps = self.loop.progress, recipe.train.steps
+        self.progress = self.loop.progress
+        self.steps = recipe.train.steps
         self.selection = Selection(out / "checkpoints", recipe.run, self.progress.evaluations)
         self.selection.forget_extra(self.steps)
         self.final = out / "final"
@@ -379,7 +385,8 @@ class _Speed:
     """Target tokens per second since the last restart."""
 
     def __init__(self) -> None:
-        self.began, self.tokens = time.monotonic(), torch.tensor(0)
+        self.began = time.monotonic()
+        self.tokens = torch.tensor(0)
 
     def add(self, update: Update) -> None:
         """Counts the tokens of an update."""
@@ -387,9 +394,11 @@ class _Speed:
 
     def restart(self) -> float:
         """Returns the speed since the last restart."""
-        now, tokens = time.monotonic(), int(self.tokens)
+        now = time.monotonic()
+        tokens = int(self.tokens)
         speed = tokens / (now - self.began)
-        self.began, self.tokens = now, torch.tensor(0)
+        self.began = now
+        self.tokens = torch.tensor(0)
         return speed
 
 

@@ -83,7 +83,11 @@ def _workers(engine: str, workers: int | None, *, on_cpu: bool) -> int:
     """Without --workers, one for each core of this machine, or one on a GPU; of Ray one for each core of a cluster."""
     if workers is not None and workers < 1:
         raise InvalidRequestError(f"--workers {workers}: choose 1 or more")
-    return workers or ((cores() if on_cpu else 1) if engine == "local" else 0)
+    if workers is not None:
+        return workers
+    if engine != "local":
+        return 0
+    return cores() if on_cpu else 1
 
 
 def _said(out: str, found: Translated) -> str:

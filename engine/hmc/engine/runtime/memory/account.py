@@ -49,7 +49,8 @@ def parse_budget(text: str, name: str = "gpu_memory") -> MemoryBudget:
     """Reads a budget. name: of the setting, for errors. Raises InvalidRequestError that lists the forms."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-zA-Z]*)\s*", text)
     if found is not None:
-        number, unit = float(found[1]), found[2].lower()
+        number = float(found[1])
+        unit = found[2].lower()
         if unit == "%" and 0 < number <= 100:
             return MemoryBudget(share=number / 100)
         if unit in UNITS and number * UNITS[unit] >= 1:
@@ -100,7 +101,8 @@ class DeviceMemory:
     def __init__(self, device: Device, free_at_start: int | None = None) -> None:
         """free_at_start: bytes of the device that nobody used when this process began to use it; None: unknown, and
         then only a budget in bytes can limit it."""
-        self._device, self.free_at_start = device, free_at_start
+        self._device = device
+        self.free_at_start = free_at_start
         self.budget: int | None = None
         """The most bytes that may be reserved at one time. None: no limit is known."""
         self._lock = threading.RLock()  # a reservation may be released by the garbage collector, within `reserve`
@@ -127,7 +129,8 @@ class DeviceMemory:
         Raises FailedPreconditionError if they exceed the budget, or the free memory of the device.
         """
         with self._lock:
-            held, free = self._held, self.free_now()
+            held = self._held
+            free = self.free_now()
             if (self.budget is not None and held + size > self.budget) or (free is not None and size > free):
                 raise self._refusal(size, what, held, free)
             self._held += size
@@ -168,7 +171,8 @@ class LevelMemory:
     """The part of a device's account that one level alone uses: its caches. Thread-safe."""
 
     def __init__(self, whole: DeviceMemory, level: str) -> None:
-        self._whole, self._level = whole, level
+        self._whole = whole
+        self._level = level
         self.relief: Callable[[], bool] = lambda: False
         """Gives some of the level's memory back that is not in use, and returns whether there was any."""
         self._lock = threading.RLock()

@@ -65,7 +65,8 @@ class DeviceBlock:
 
         Raises FailedPreconditionError if the budget or the device has too little memory.
         """
-        self.device, self.size = memory.device, size
+        self.device = memory.device
+        self.size = size
         reserved = reservation or memory.reserve(size, what)
         try:
             self.address, owner = _allocated(memory.device, max(size, 1))
@@ -138,5 +139,6 @@ def _free(device: Device, address: int, _owner: object, reserved: Reservation) -
 
 def _capsule(place: int) -> object:
     new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     return new(place, b"dltensor", None)

@@ -13,7 +13,9 @@ from onnxruntime.capi import build_and_package_info
 
 from hmc.artifact.errors import InternalServiceError
 
-TO_DEVICE, FROM_DEVICE, ON_DEVICE = 1, 2, 3
+TO_DEVICE = 1
+FROM_DEVICE = 2
+ON_DEVICE = 3
 """cudaMemcpyKind (driver_types.h)."""
 OUT_OF_MEMORY = 2
 """cudaErrorMemoryAllocation (driver_types.h)."""
@@ -57,7 +59,8 @@ def _call(name: str, *arguments: object) -> None:
 def on_device(index: int) -> Iterator[None]:
     """Makes a device the current one of this thread, and then the one that it was before. Meanwhile the calls of this
     thread do not end the capture of a graph by another one: memory may be freed at any time, on any thread."""
-    before, mode = ctypes.c_int(), ctypes.c_int(RELAXED)
+    before = ctypes.c_int()
+    mode = ctypes.c_int(RELAXED)
     exchange = getattr(_library(), "cudaThreadExchangeStreamCaptureMode", lambda _: 0)  # stand-ins capture nothing
     _call("cudaGetDevice", ctypes.byref(before))
     _call("cudaSetDevice", ctypes.c_int(index))
@@ -77,7 +80,8 @@ def device_count() -> tuple[int, int]:
 
 def free_and_total(index: int) -> tuple[int, int]:
     """Bytes of a device's memory that no process uses, and all its bytes (cudaMemGetInfo)."""
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    free = ctypes.c_size_t()
+    total = ctypes.c_size_t()
     with on_device(index):
         _call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
     return free.value, total.value
@@ -109,7 +113,9 @@ def copy(index: int, target: int, source: int, size: int, kind: int) -> None:
 def copy_lines(index: int, target: int, source: int, pitches: tuple[int, int], lines: int, length: int) -> None:
     """Copies lines of `length` bytes on the device. pitches: bytes from one line to the next, in target and source.
     They are there after `wait`."""
-    to, at, size = ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t
+    to = ctypes.c_void_p(target)
+    at = ctypes.c_void_p(source)
+    size = ctypes.c_size_t
     widths = size(pitches[0]), at, size(pitches[1]), size(length), size(lines)
     with on_device(index):
         _call("cudaMemcpy2DAsync", to, *widths, ctypes.c_int(ON_DEVICE), None)

@@ -29,7 +29,8 @@ class MirroredArrays:
 
     def __init__(self, memory: LevelMemory, size: int, what: str) -> None:
         """size: bytes of the largest arrangement (`arrangement_bytes`). what: their purpose, see `Account.reserve`."""
-        self.block, self.size = DeviceBlock(memory, max(size, ALIGNMENT), what), max(size, ALIGNMENT)
+        self.block = DeviceBlock(memory, max(size, ALIGNMENT), what)
+        self.size = max(size, ALIGNMENT)
         self.host: dict[str, npt.NDArray[Any]] = {}
         """Name → the host's copy of the array, in the present arrangement."""
         self._pinned = 0
@@ -51,11 +52,14 @@ class MirroredArrays:
         """
         if arrangement_bytes(arrays) > self.size:
             raise ValueError(f"{arrangement_bytes(arrays)} bytes of arrays do not fit into a block of {self.size}")
-        views, at = {}, 0
-        self.host, self._spans = {}, {}
+        views = {}
+        at = 0
+        self.host = {}
+        self._spans = {}
         for name, (kind, shape) in arrays.items():
             view = DeviceArray(self.block.device, kind, tuple(shape), self.block.address + at)
-            views[name], self._spans[name] = view, (at, view.bytes)
+            views[name] = view
+            self._spans[name] = (at, view.bytes)
             self.host[name] = self._mirror[at : at + view.bytes].view(DTYPES[kind]).reshape(view.shape)
             at = round_up(at + view.bytes, ALIGNMENT)
         self._used = min(at, self.size)

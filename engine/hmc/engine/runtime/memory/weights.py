@@ -35,7 +35,8 @@ class SharedWeight:
 
     def __init__(self, name: str, block: DeviceBlock, tensor: StoredTensor) -> None:
         """name: the same for the same tensor, in any bundle."""
-        self.name, self.size = name, block.size
+        self.name = name
+        self.size = block.size
         self.value: OrtValue = block.tensor(tensor.shape, tensor.element_type)
 
 

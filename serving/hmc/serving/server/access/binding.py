@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
 
-HANDSHAKE_MS, KEEPALIVE_MS, KEEPALIVE_ANSWER_MS, PING_MS, PING_STRIKES = 20_000, 60_000, 20_000, 10_000, 2
+HANDSHAKE_MS = 20_000
+KEEPALIVE_MS = 60_000
+KEEPALIVE_ANSWER_MS = 20_000
+PING_MS = 10_000
+PING_STRIKES = 2
 """Time for a TLS handshake; after so long without traffic a client is asked whether it is there; time for its answer;
 least time between two pings of a client; pings that may come earlier before the connection is closed."""
 

@@ -34,7 +34,10 @@ class Watched(Generic[T]):
     ) -> None:
         """what: names the files in the log. read: reads and checks them. rejected: called for each new state of the
         files that cannot be used. Raises what `read` raises."""
-        self._what, self._files, self._read, self._rejected = what, files, read, rejected
+        self._what = what
+        self._files = files
+        self._read = read
+        self._rejected = rejected
         self._lock = threading.Lock()
         self._seen = self._contents()
         self.value = read()
@@ -54,7 +57,8 @@ class Watched(Generic[T]):
                 return False
             if self._contents() != found:
                 return False  # a file was replaced just now: the next refresh reads again
-            self._seen, self.value = found, value
+            self._seen = found
+            self.value = value
         log.info("%s changed and was read again", self._what)
         return True
 
@@ -94,7 +98,9 @@ class Certificates:
 
         Raises InvalidRequestError if a file cannot be used. Files that are pipes are read once and never again.
         """
-        self._cert, self._key, self._client_ca = cert, key, client_ca
+        self._cert = cert
+        self._key = key
+        self._client_ca = client_ca
         self.files = f"{cert} and {key}"
         """The names of certificate and key, for errors."""
         files = [file for file in (cert, key, client_ca) if file is not None]

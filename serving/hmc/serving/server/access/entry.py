@@ -45,7 +45,8 @@ SCOPES_OF: Mapping[str, Scope] = {
     "hmc.http.Metrics": "metrics",
 }
 """Service → the scope that its calls need. Other services, such as reflection, need a caller who is known."""
-TEXTS, ADDED = ("texts", "text"), ("references", "target_prefixes", "target_prefix")
+TEXTS = ("texts", "text")
+ADDED = ("references", "target_prefixes", "target_prefix")
 """Fields of requests: texts to be translated or scored, which count against rates; and what counts in sizes only."""
 CHARGED = frozenset(
     f"/{service.full_name}/{method.name}"
@@ -64,7 +65,9 @@ class Entry:
     ) -> None:
         """check_running: raises UnavailableError if the server takes no new calls. calls: where they are logged.
         certificates: whether callers show certificates."""
-        self._gate, self._check_running, self._calls = gate, check_running, calls
+        self._gate = gate
+        self._check_running = check_running
+        self._calls = calls
         self._certificates = certificates
 
     def admit(self, call: PresentCall, metadata: Mapping[str, Any], context: CallInfo) -> Callable[[], None]:
@@ -73,7 +76,8 @@ class Entry:
         Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
         taken out of the tokens file meanwhile.
         """
-        gate, scope = self._gate, scope_of(call.method)
+        gate = self._gate
+        scope = scope_of(call.method)
         self._calls.begin(call, metadata)
         shown = credentials_of(metadata, context.auth_context() if self._certificates else {})
         version = gate.version  # before the tokens are looked at, which another thread may replace meanwhile

@@ -42,14 +42,16 @@ class Allowance:
     """
 
     def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.per_second, self.burst = per_second, burst
+        self.per_second = per_second
+        self.burst = burst
         self._clock = clock
         self._filling = Filling(float(burst), clock())
 
     def take(self, amount: int, *, only_look: bool = False) -> float:
         """Takes `amount` and returns 0, or takes nothing and returns the seconds until it can be taken. With
         `only_look` it takes nothing in either case."""
-        now, (level, at) = self._clock(), self._filling
+        now = self._clock()
+        (level, at) = self._filling
         level = min(self.burst, level + (now - at) * self.per_second)
         missing = min(amount, self.burst) - level
         enough = missing <= 1e-9  # rounding of the level must not cost a wait
@@ -186,7 +188,8 @@ class AccessGate:
         entry = self._entries().get(caller.name)
         if entry is None or entry.texts_per_second is None or self.is_open:
             return None
-        rate, burst = entry.texts_per_second, entry.burst or math.ceil(entry.texts_per_second)
+        rate = entry.texts_per_second
+        burst = entry.burst or math.ceil(entry.texts_per_second)
         held = self._allowances.get(caller.name)
         if held is None or (held.per_second, held.burst) != (rate, burst):
             held = self._allowances[caller.name] = self._new_allowance(caller.name, rate, burst)

@@ -21,7 +21,9 @@ class CallLog:
     def __init__(self, *, calls: bool = False, texts: bool = False, traces: Traces | None = None) -> None:
         """calls: a line for each call that ends. texts: a line with the texts of each request. traces: makes a span of
         each call; None: there are no spans."""
-        self._calls, self._texts, self._traces = calls, texts, traces
+        self._calls = calls
+        self._texts = texts
+        self._traces = traces
 
     def begin(self, call: PresentCall, metadata: Mapping[str, Any]) -> None:
         """Begins the span of a call, if calls are traced. metadata: of the call."""

@@ -34,10 +34,12 @@ class TextLines(logging.Formatter):
     def __init__(self, *, texts: bool = False, process: int | str | None = None) -> None:
         """texts, process: as for `set_up`."""
         super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._texts, self._process = texts, process
+        self._texts = texts
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        other, record.exc_text = record.exc_text, None  # what another handler has made of the error is not reused
+        other = record.exc_text
+        record.exc_text = None  # what another handler has made of the error is not reused
         try:
             return super().format(record)
         finally:
@@ -67,7 +69,8 @@ class JsonLines(logging.Formatter):
     def __init__(self, *, texts: bool = False, process: int | str | None = None) -> None:
         """texts, process: as for `set_up`."""
         super().__init__()
-        self._texts, self._process = texts, process
+        self._texts = texts
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

@@ -131,7 +131,8 @@ class LevelMetrics(Collector):
         return list(_families().values())
 
     def collect(self) -> list[Metric]:
-        statuses, families = self._statuses(), _families()
+        statuses = self._statuses()
+        families = _families()
 
         def add(name: str, labels: Sequence[str], value: float) -> None:
             families[name].add_metric(labels, value)  # type: ignore[attr-defined]  # of gauges and counters
@@ -155,7 +156,8 @@ class LevelMetrics(Collector):
     @staticmethod
     def _add_rows(family: Metric, labels: list[str], level: LevelStatus) -> None:
         assert isinstance(family, HistogramMetricFamily)
-        buckets, count = [], 0
+        buckets = []
+        count = 0
         for bound, turns in zip((*map(str, map(float, ROW_BOUNDS)), "+Inf"), level.work.total.turns, strict=True):
             count += turns
             buckets.append((bound, float(count)))
@@ -164,7 +166,8 @@ class LevelMetrics(Collector):
 
 def _values(level: LevelStatus) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """(name, further labels, value) of a loaded level."""
-    work, total = level.work, level.work.total
+    work = level.work
+    total = level.work.total
     yield "level_failed", (), float(bool(level.failure))
     yield "pending_texts", (), level.pending
     yield "queued_sentences", (), work.waiting
@@ -229,7 +232,9 @@ class RequestRecord:
 
     def served_by(self, lease: Lease) -> None:
         """Records the level that serves the request."""
-        self.model, self.level, self.bundle_version = lease.model, lease.level.name, lease.bundle_version
+        self.model = lease.model
+        self.level = lease.level.name
+        self.bundle_version = lease.bundle_version
         self.chosen_by = lease.chosen_by
 
     def piece(self) -> None:
@@ -309,7 +314,8 @@ class Metrics:
     def ended(self, record: RequestRecord, error: BaseException | None = None) -> None:
         """Counts a request that has ended. error: what ended it, if it failed."""
         code = grpc.StatusCode.OK if error is None else code_of(error)
-        model, level = record.model, record.level
+        model = record.model
+        level = record.level
         if error is not None:
             self._refusals.count(record.call, error, model, level)
         self._requests.add((model, level, code.name))

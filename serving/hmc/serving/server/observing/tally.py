@@ -17,7 +17,9 @@ class TallyCounter:
     """A counter. One thread counts; any thread may read it."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
-        self._name, self._text, self._labels = name, text, labels
+        self._name = name
+        self._text = text
+        self._labels = labels
         self._counts: dict[Labels, int] = {}
 
     def add(self, labels: Labels, amount: int = 1) -> None:
@@ -37,7 +39,10 @@ class TallyHistogram:
 
     def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         """bounds: upper bounds of its buckets, rising; above them is one more bucket."""
-        self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
+        self._name = name
+        self._text = text
+        self._labels = labels
+        self._bounds = bounds
         self._names = [*map(str, bounds), "+Inf"]
         self._counts: dict[Labels, list[int]] = {}
         self._sums: dict[Labels, float] = {}

@@ -28,7 +28,8 @@ class Traces:
         """provider: where the spans go."""
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self._provider, self._propagator = provider, TraceContextTextMapPropagator()
+        self._provider = provider
+        self._propagator = TraceContextTextMapPropagator()
         self._tracer = provider.get_tracer("hmc", VERSION)
 
     def begin(self, method: str, request_id: str, metadata: Mapping[str, Any]) -> Any:

@@ -19,7 +19,8 @@ from hmc.artifact.errors import HmcError, UnavailableError, named_error
 
 log = logging.getLogger(__name__)
 
-FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
+FIRST_WAIT_S = 0.5
+MOST_WAIT_S = 30.0
 """Seconds before a process that ended is started again; they double each time, up to the most."""
 STEADY_S = 60.0
 """After a process that lived so long, the first wait holds again."""

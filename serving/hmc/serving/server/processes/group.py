@@ -25,7 +25,9 @@ from hmc.serving.server.access.gate import Allowance, Filling
 from hmc.serving.server.access.listening import UNIX
 from hmc.v1 import translation_pb2 as pb
 
-LOCK, CHANGES, REPLACED = "lock", "changes.json", "replaced.json"
+LOCK = "lock"
+CHANGES = "changes.json"
+REPLACED = "replaced.json"
 LOCK_S = 0.02
 """Seconds between two attempts to take the lock."""
 REQUESTS: dict[str, type[Message]] = {

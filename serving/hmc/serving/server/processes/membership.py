@@ -29,7 +29,8 @@ from hmc.serving.wire.rules import MAX_MESSAGE_BYTES
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
-SERVICE, METHOD = "hmc.processes.Metrics", "Get"
+SERVICE = "hmc.processes.Metrics"
+METHOD = "Get"
 ANSWER_S = 2.0
 """Seconds in which a process must answer. One that does not is shown as down."""
 LABEL = "process"
@@ -49,7 +50,8 @@ class GroupMetrics(Collector):
     """Asks every process for its metrics whenever Prometheus collects."""
 
     def __init__(self, group: Group, own: CollectorRegistry) -> None:
-        self._group, self._own = group, own
+        self._group = group
+        self._own = own
 
     def describe(self) -> list[Metric]:
         return []  # else a registry would ask for the metrics to learn their names
@@ -166,7 +168,9 @@ class Membership:
         self, group: Group, handlers: Handlers, own: CollectorRegistry, check_running: Callable[[], None]
     ) -> None:
         """own: the metrics of this process alone. check_running: raises if it takes no calls."""
-        self._group, self._handlers, self._admin = group, handlers, AdminServicer(handlers)
+        self._group = group
+        self._handlers = handlers
+        self._admin = AdminServicer(handlers)
         self.servicer = GroupAdminServicer(handlers, group)
         """AdminService, which changes all processes."""
         self.registry = CollectorRegistry()

@@ -28,7 +28,8 @@ WEBVTT = re.compile(r"WEBVTT(?!\S)[^\S\r\n]*(-)?")
 NOT_SHOWN = re.compile(r"(?:NOTE|STYLE|REGION)(?!\S)")
 """The first line of a block of WebVTT that is no cue, to the next blank line."""
 CUE_TAG = r"(?:<[^<>]{1,200}>|\{\\[^{}]{1,200}\})"
-CUE_BEGIN, CUE_END = re.compile(rf"(?:{CUE_TAG}\s*)+"), re.compile(rf"(?:\s*{CUE_TAG})+$")
+CUE_BEGIN = re.compile(rf"(?:{CUE_TAG}\s*)+")
+CUE_END = re.compile(rf"(?:\s*{CUE_TAG})+$")
 """Tags around the text of a cue: `<v Roger>`, `<i>`, `{\\an8}`."""
 UNSPACED_SCRIPT = re.compile(
     r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f]"
@@ -36,7 +37,8 @@ UNSPACED_SCRIPT = re.compile(
 """Scripts without blanks between words, in which a sentence with an address in it looks like one word."""
 EMOJI_PARTS = "\u200d\ufe0e\ufe0f\u20e3\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 """Joiners, variation selectors and skin tones."""
-CELL, FIELD = re.compile(r"(?:\\.|[^|\t])+"), re.compile(r"[^\t]+")
+CELL = re.compile(r"(?:\\.|[^|\t])+")
+FIELD = re.compile(r"[^\t]+")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class _Lines:
     """Reads lines, and knows in which block of code or table the next one stands."""
 
     def __init__(self, text: str) -> None:
-        self._text, self.begin = text, 0
+        self._text = text
+        self.begin = 0
         self._code_end = 0
         """Where the block of code ends in which the next line stands, if it is not before that."""
         self._not_closed = sys.maxsize
@@ -82,14 +85,16 @@ class _Lines:
 
     def next(self) -> Line:
         """The line at `begin`, which moves to the one after."""
-        text, begin = self._text, self.begin
+        text = self._text
+        begin = self.begin
         end, self.begin = _line_end(text, begin)
         start = _match(QUOTE, text, begin, end)
         quote = "".join(text[begin:start].split())
         at = _after_bullets(text, start, end)
         cue = self._captions.is_cue(begin, start, end, self.begin)
         if cue is None or begin < self._code_end or self._begins_code(at, end, quote):
-            self._title, self._table = 0, False
+            self._title = 0
+            self._table = False
             return Line(begin, end, closes=True)
         if cue:
             return _cue(text, begin, end, start)
@@ -104,7 +109,8 @@ class _Lines:
         found = FENCE.match(self._text, at, end)
         if found is None:
             return False
-        mark, rest = found[1], self._text[found.end() : end].strip()
+        mark = found[1]
+        rest = self._text[found.end() : end].strip()
         if mark[0] == "`" and "`" in rest:
             return False  # code within a line: no fence has a backtick after its mark
         if mark[0] == "~" and not rest and len(mark) > 3 and abs(len(mark) - self._title) <= 2:
@@ -152,7 +158,10 @@ class _Captions:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._is_webvtt, self._hidden, self._cue, self._first = False, False, False, True
+        self._is_webvtt = False
+        self._hidden = False
+        self._cue = False
+        self._first = True
         """Whether this is WebVTT; whether the block in which the next line stands is copied; whether it is a cue, after
         its times; whether the line is the first of a block."""
 
@@ -161,12 +170,17 @@ class _Captions:
         following: where the next line begins."""
         text = self._text
         if TIMES.match(text, start, end):
-            self._hidden, self._cue, self._first = False, True, False
+            self._hidden = False
+            self._cue = True
+            self._first = False
             return None
         if start >= end:
-            self._hidden, self._cue, self._first = False, False, True
+            self._hidden = False
+            self._cue = False
+            self._first = True
             return False
-        first, self._first = self._first, False
+        first = self._first
+        self._first = False
         if first and (header := WEBVTT.match(text, start, end)):
             # "WEBVTT is a format." may be a sentence
             self._hidden = header.end() == end or header[1] is not None or "-->" in text

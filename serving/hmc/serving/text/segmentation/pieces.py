@@ -43,9 +43,11 @@ def clauses(text: str, fits: Callable[[str], bool]) -> Iterator[Span]:
 
 def _most(text: str, begin: int, fits: Callable[[str], bool]) -> int:
     """Characters from `begin` that fit, and about the most that do."""
-    low, step = 1, 64
+    low = 1
+    step = 64
     while fits(text[begin : begin + step]) and begin + step < len(text):
-        low, step = step, 2 * step
+        low = step
+        step = 2 * step
     high = min(step, len(text) - begin)
     if fits(text[begin : begin + high]):
         return high
@@ -65,7 +67,8 @@ def _cut(text: str, begin: int, end: int) -> int:
     return end
 
 
-NARROWEST, NARROW = 50, 30
+NARROWEST = 50
+NARROW = 30
 """Text that is wrapped has lines of at least this many characters. The second bound holds where lower case and a
 sentence end say so too."""
 MAX_BLOCK = 5000
@@ -126,7 +129,8 @@ class _Paragraph:
     """Lines that follow each other without a blank line, a bullet or another mark between them."""
 
     def __init__(self, text: str, paragraph: Sequence[Line]) -> None:
-        self._text, self._lines = text, paragraph
+        self._text = text
+        self._lines = paragraph
         widths = sorted((line.spans[0][1] - line.begin for line in paragraph), reverse=True)
         near = (wide for wide, next_one in pairwise(widths) if next_one > 0.8 * wide)
         self._width = next(near, widths[0])
@@ -198,7 +202,8 @@ class _Paragraph:
 
     def _is_full(self, index: int) -> bool:
         """Whether the line before had no room for the first word of this one, or ends within a word."""
-        before, (begin, end) = self._lines[index - 1], self._lines[index].spans[0]
+        before = self._lines[index - 1]
+        (begin, end) = self._lines[index].spans[0]
         first = self._text[begin : min(end, begin + self._width)].split(maxsplit=1)[0]
         return self._is_divided(index) or before.spans[0][1] - before.begin + 1 + len(first) > self._width
 
@@ -208,7 +213,8 @@ class _Paragraph:
 
     def _is_divided(self, index: int) -> bool:
         """Whether the word at the end of the line before goes on in this line."""
-        before, line = self._line_text(index - 1)[-2:], self._line_text(index)[:8]
+        before = self._line_text(index - 1)[-2:]
+        line = self._line_text(index)[:8]
         hyphenated = len(before) > 1 and before[0].isalpha() and before[1] in HYPHENS
         return hyphenated and line[0].islower() and HANGING.match(line) is None
 
@@ -237,11 +243,13 @@ class Piece:
         if not self.breaks:
             return translation
         assert self.text is not None
-        made, at = [], 0
+        made = []
+        at = 0
         free = _free_blanks(translation, keep)
         for place, mark in self.breaks:
             wanted = len(translation) * place // len(self.text)
-            nearest, first = bisect_left(free, wanted), bisect_left(free, at)
+            nearest = bisect_left(free, wanted)
+            first = bisect_left(free, at)
             around = free[max(nearest - 1, first) : max(nearest + 1, first + 1)]
             found = min(around, key=lambda blank: abs(blank - wanted), default=len(translation))
             made += [translation[at:found], mark]
@@ -258,7 +266,8 @@ def _free_blanks(translation: str, keep: Sequence[str]) -> list[int]:
             end = at + len(phrase)
             reach[at] = max(reach.get(at, 0), end)
             at = translation.find(phrase, end)
-    end, free = 0, list[int]()
+    end = 0
+    free = list[int]()
     for n, character in enumerate(translation):
         end = max(end, reach.get(n, 0))
         if character == " " and n >= end:
@@ -363,7 +372,8 @@ class _Within:
 
     def __init__(self, block: Block) -> None:
         self._block = block
-        self._line, self._at = 0, 0
+        self._line = 0
+        self._at = 0
         """The line in which the last span ended, and its offset in the joined block."""
 
     def parts(self, span: Span) -> list[LinePart]:
@@ -372,7 +382,8 @@ class _Within:
         while self._line < len(self._block):
             part = self._block[self._line]
             size = part.end - part.begin
-            first, last = max(span[0], self._at), min(span[1], self._at + size)
+            first = max(span[0], self._at)
+            last = min(span[1], self._at + size)
             if first < last:
                 begin = part.begin - self._at
                 found.append(LinePart(begin + first, begin + last, part.glue))
@@ -384,7 +395,8 @@ class _Within:
 
 
 def _piece(text: str, parts: Sequence[LinePart]) -> Piece:
-    breaks, size = [], 0
+    breaks = []
+    size = 0
     for part, following in pairwise(parts):
         size += part.end - part.begin
         hyphen = 0 if part.glue else 1

@@ -26,10 +26,8 @@ ORDINAL = re.compile(
     re.IGNORECASE,
 )
 """A number of up to three digits after a word that goes before ordinals, and not before amounts: `der 2. Weltkrieg`."""
-ANY_ORDINAL, AFTER_ORDINAL = (
-    re.compile(r"\b\d{1,3}\.\s*$"),
-    re.compile(r"(?:Jh|Jahrhundert|Weltkrieg|Auflage|Klasse)\b"),
-)
+ANY_ORDINAL = re.compile(r"\b\d{1,3}\.\s*$")
+AFTER_ORDINAL = re.compile(r"(?:Jh|Jahrhundert|Weltkrieg|Auflage|Klasse)\b")
 FRENCH_TITLE = re.compile(r"(?:^|[\s(])(?:MM?|Mmes?|Mlles?|Mgr|Dr|Drs|Pr|Me|Ste?)\.\s*$")
 OPEN_END = re.compile(r"[.…]['\"’”»)\]]*\s*$|['\"’”»]\s*$")
 
@@ -53,7 +51,11 @@ def _parts(text: str) -> Iterator[Span]:
     while len(text) - begin > MAX_PART:
         ends = [found.end() for found in SENTENCE_END.finditer(text, begin, begin + MAX_PART)]
         words = text.rfind(" ", begin, begin + MAX_PART) + 1
-        end = ends[-1] if ends else words if words > begin else begin + MAX_PART
+        end = begin + MAX_PART
+        if ends:
+            end = ends[-1]
+        elif words > begin:
+            end = words
         yield begin, end
         begin = end
     yield begin, len(text)

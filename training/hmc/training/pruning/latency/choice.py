@@ -47,7 +47,8 @@ class Chooser:
 
     def __init__(self, gates: ModelGates, table: LatencyTable) -> None:
         self._table = table
-        self._sub_layers, self._layers = gates.sub_layers, gates.layers.layers
+        self._sub_layers = gates.sub_layers
+        self._layers = gates.layers.layers
         self._owner = gates.owner.cpu().numpy()
         self._layer_of = np.array(gates.layer_of, np.int64)[self._owner]
         self._gate_of = np.array(gates.gate_of, np.int64)[self._owner]
@@ -92,7 +93,8 @@ class Chooser:
 
     def _affordable(self, order: Indices, path: Indices, log_alpha: Numbers, closed: Mask, ms: float) -> int:
         """How many units of an order keep the latency, beside `path`: it only grows with their number."""
-        low, high = 0, len(order)
+        low = 0
+        high = len(order)
         while low < high:
             middle = (low + high + 1) // 2
             kept = self._kept(np.concatenate([order[:middle], path]), log_alpha, closed)

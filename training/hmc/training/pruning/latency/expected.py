@@ -21,7 +21,9 @@ class ModelGates:
     """Gates on all heads, neurons, sub-layers and layers of a model, and the part to which each gate belongs."""
 
     def __init__(self, heads: HeadGates, neurons: NeuronGates, sub_layers: SubLayerGates, layers: LayerGates) -> None:
-        self.heads, self.neurons, self.layers = heads, neurons, layers
+        self.heads = heads
+        self.neurons = neurons
+        self.layers = layers
         self.sets = (heads, neurons, sub_layers, layers)
         self.shared = sub_layers
         parts: list[tuple[Kind | Stack, int]] = [
@@ -48,7 +50,8 @@ class ModelGates:
         """`[cross heads, 3]` positions among all gates: a cross-attention head, its sub-layer and its layer."""
 
     def _paths(self, owners: list[int]) -> Tensor:
-        units, shared = len(owners), self.shared.total
+        units = len(owners)
+        shared = self.shared.total
         found = [
             (head, units + self.gate_of[owner], units + shared + self.layer_of[owner])
             for head, owner in enumerate(owners)
@@ -76,7 +79,8 @@ class ExpectedLatency:
     """
 
     def __init__(self, gates: ModelGates, table: LatencyTable) -> None:
-        self._gates, self._fixed = gates, table.fixed_ms
+        self._gates = gates
+        self._fixed = table.fixed_ms
         costs = [cost_of(table, name) for name, _ in gates.sub_layers]
         device = gates.owner.device
         self._open = torch.tensor([cost.open_ms for cost in costs], device=device)
@@ -103,7 +107,8 @@ class ExpectedLatency:
 
     def _spared(self, every: Tensor) -> Tensor:
         """`[total]` open probabilities → `[total]` which gates are not pressed. Makes no GPU wait."""
-        spared, paths = torch.zeros_like(every, dtype=torch.bool), self._gates.paths
+        spared = torch.zeros_like(every, dtype=torch.bool)
+        paths = self._gates.paths
         if not len(paths):
             return spared
         open_ = every[paths].prod(dim=1)

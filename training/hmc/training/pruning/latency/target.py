@@ -28,7 +28,8 @@ SLACK = 0.04
 """A model that is faster than its goal by more than this share is given more to keep, while tries are left."""
 MARGIN = 0.99
 """Share of the goal that corrections aim at."""
-DOUBT, LEAST_ERROR = 1.5, 0.08
+DOUBT = 1.5
+LEAST_ERROR = 0.08
 """A measurement is doubtful when it is further from the table than `DOUBT` times the table's largest error, or
 `LEAST_ERROR` if that is larger."""
 GROUPS = ("gates", "neurons", "sub_layers", "layers")
@@ -51,9 +52,12 @@ class LatencyTarget(ClosingTarget):
         """whole_ms: latency of the model that is pruned with all gates open, by the table. progress: tells which gates
         earlier stages closed. measure: milliseconds of a choice of gates."""
         closed = closed_gates(gates, progress)
-        self.gates, self.goal, self._measure = gates, goal, measure
+        self.gates = gates
+        self.goal = goal
+        self._measure = measure
         self.measures = measure is not None
-        self._expected, self._chooser = ExpectedLatency(gates, plan.table), Chooser(gates, plan.table)
+        self._expected = ExpectedLatency(gates, plan.table)
+        self._chooser = Chooser(gates, plan.table)
         self._closed = closed.cpu().numpy()
         self._doubtful = DOUBT * max(plan.table.worst_error, LEAST_ERROR)
         self.sets = [
@@ -73,7 +77,9 @@ class LatencyTarget(ClosingTarget):
 
     def restore(self, progress: PruneProgress) -> None:
         saved = progress.latency
-        self.start, self.aim, former = saved["start"], saved["aim"], saved["pressure"]
+        self.start = saved["start"]
+        self.aim = saved["aim"]
+        former = saved["pressure"]
         self._pressure = BudgetPressure(
             former["total"], former["linear"], former["quadratic"], former["rate"], self._pressure.linear.device
         )
@@ -135,7 +141,8 @@ class LatencyTarget(ClosingTarget):
             tried.append((ms, choice))
             if self.goal.ms * (1 - SLACK) <= ms <= self.goal.ms:
                 break
-            self.aim, self._seen = choice.ms * self.goal.ms * MARGIN / ms, None
+            self.aim = choice.ms * self.goal.ms * MARGIN / ms
+            self._seen = None
         return tried
 
     def _report(self, tried: list[tuple[float, float]], say: Say) -> None:
@@ -164,7 +171,8 @@ class LatencyTarget(ClosingTarget):
     def finish(self, progress: PruneProgress, say: Say) -> None:
         choice = self.choose()
         layout, neurons, removed = kept_parts(self.gates, choice)
-        progress.layout, progress.neurons = layout.to_json(), neurons
+        progress.layout = layout.to_json()
+        progress.neurons = neurons
         progress.removed_layers = removed.model_dump(mode="json")
         say(describe_choice(choice.sizes, choice.ms, progress.neurons_undecided))
 
@@ -182,10 +190,8 @@ def closed_gates(gates: ModelGates, progress: PruneProgress) -> Tensor:
     device = gates.owner.device
     if progress.layout is None or progress.neurons is None or progress.removed_layers is None:
         return torch.zeros(sum(each.total for each in gates.sets), dtype=torch.bool, device=device)
-    kept, removed = (
-        set(HeadLayout.from_json(progress.layout).heads()),
-        RemovedLayers.model_validate(progress.removed_layers),
-    )
+    kept = set(HeadLayout.from_json(progress.layout).heads())
+    removed = RemovedLayers.model_validate(progress.removed_layers)
     heads = torch.tensor([head not in kept for head in gates.heads.heads], device=device)
     layers = torch.tensor([layer in removed[stack] for stack, layer in gates.layers.layers], device=device)
     units = torch.cat([heads, ~gates.neurons.mask(progress.neurons)])
