@@ -51,7 +51,6 @@ NOT_RUN = {
     r"hmc (train|prune|distill|analyze)|torchrun ": "trains; test_readme.py and tests/cli run small ones",
     r"hmc (up|import)": "needs a model of another program; test_up.py has one",
     r"hmc demo": "takes two minutes; test_demo.py runs it on a few sentences",
-    r"hmc bench self-test": "takes a minute; tests/benchmark/test_self_test.py runs it",
     r"hmc compile .*--max-": "searches for long; tests/cli/compile does so with few heads",
     r"hmc .*--tls-": "needs certificates; test_operations.py makes some",
     r'hmc .*(--to fr|">>fra<<)': "needs a model of many languages; test_target_languages.py has one",

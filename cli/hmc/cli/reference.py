@@ -23,7 +23,7 @@ HEAD = """# Commands
 | 0 | done; for a server: a signal stopped it |
 | 1 | a bug, or an internal error of a server: please report it |
 | 2 | a wrong command line, input or artifact: the same command fails again; the message says what to do |
-| 3 | `hmc bench compare`: something became worse; `hmc bench self-test`: something was measured wrongly |
+| 3 | `hmc bench compare`: something became worse |
 | 75 | the same command may succeed later: a server or the hub cannot be reached, is busy, or gave no answer in time |
 | 130, 141, 143 | Ctrl-C (130), a closed pipe (141) or SIGTERM (143) ended it; long jobs say what they keep |
 

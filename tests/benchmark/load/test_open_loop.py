@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.benchmark.known_engines import virtually
 
 from hmc.artifact import InvalidRequestError
 from hmc.benchmark.load.open_loop import Ran, Reply, constant, poisson, read_trace, run_calls, search, sweep
 from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadCurve, LoadPoint, load_point
-from hmc.benchmark.self_test import virtually
 
 
 def ran(needs: list[float], due: list[float], objective: LatencyObjective | None = None, *, at_once: int = 1) -> Ran:

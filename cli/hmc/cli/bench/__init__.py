@@ -13,7 +13,7 @@ from hmc.cli.common.commands import CheckedCommand, guarded
 if TYPE_CHECKING:
     from typer._click.core import Context  # the type of what is overridden; never imported
 
-COMMANDS = ("run", "compare", "load", "self-test")
+COMMANDS = ("run", "compare", "load")
 """In the order of `hmc bench --help`. Each is a module of its name with a function `command`."""
 DEFAULT = COMMANDS[0]
 
