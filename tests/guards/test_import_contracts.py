@@ -49,11 +49,11 @@ def lint(config: Path, roots: list[Path], folder: Path) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
 
-def layer_contracts() -> list[dict[str, Any]]:
-    """The contracts that put the packages of one room, or of one package, in layers."""
+def contracts(kind: str) -> list[dict[str, Any]]:
+    """The contracts of a kind: "layers" put the packages of one room, or of one package, in layers; "protected" are
+    those of the edge."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    return [contract for contract in contracts if contract["type"] == "layers"]
+    return [contract for contract in settings["tool"]["importlinter"]["contracts"] if contract["type"] == kind]
 
 
 def layers(contract: dict[str, Any]) -> list[list[str]]:
@@ -62,12 +62,19 @@ def layers(contract: dict[str, Any]) -> list[list[str]]:
 
 
 def skeleton(folder: Path) -> list[Path]:
-    """Makes every room, and every package that has layers, empty. Returns the roots."""
-    containers = [container for contract in layer_contracts() for container in contract["containers"]]
-    for name in [*(f"hmc.{room}" for room in ROOMS), *containers]:
-        package = folder / ROOMS[name.split(".")[1]] / name.replace(".", "/")
-        package.mkdir(parents=True, exist_ok=True)
-        (package / "__init__.py").touch()
+    """Makes every room, and every package that a contract names, empty. Returns the roots."""
+    names = [f"hmc.{room}" for room in ROOMS]
+    for contract in contracts("layers"):
+        names += contract["containers"]
+    for contract in contracts("protected"):
+        names += contract["protected_modules"] + contract["allowed_importers"]
+    for name in names:
+        _, room, *parts = name.split(".")
+        package = folder / ROOMS[room] / "hmc"
+        for part in [room, *parts]:
+            package = package / part
+            package.mkdir(parents=True, exist_ok=True)
+            (package / "__init__.py").touch()
     return [folder / root for root in sorted(set(ROOMS.values()))]
 
 
@@ -106,7 +113,7 @@ def test_allowed_imports_pass(repository: Path, tmp_path: Path) -> None:
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
-@pytest.mark.parametrize("contract", layer_contracts(), ids=lambda contract: contract["containers"][0])
+@pytest.mark.parametrize("contract", contracts("layers"), ids=lambda contract: contract["containers"][0])
 def test_every_import_against_the_layers_is_reported(
     repository: Path, tmp_path: Path, contract: dict[str, Any]
 ) -> None:
@@ -132,9 +139,23 @@ def test_every_import_against_the_layers_is_reported(
     assert not missed, verdict.stdout
 
 
+def test_every_import_of_the_edge_is_reported(repository: Path, tmp_path: Path) -> None:
+    """The core imports all of the edge: the report names each import."""
+    roots = skeleton(tmp_path)
+    edge = [name for contract in contracts("protected") for name in contract["protected_modules"]]
+    planted = tmp_path / "cli" / "hmc" / "cli" / "planted.py"
+    planted.write_text("".join(f"import {name}\n" for name in edge), encoding="utf-8")
+
+    verdict = lint(repository / "pyproject.toml", roots, tmp_path)
+
+    assert verdict.returncode == 1, verdict.stdout + verdict.stderr
+    missed = [name for name in edge if f"hmc.cli.planted -> {name} " not in verdict.stdout]
+    assert not missed, verdict.stdout
+
+
 def test_a_package_in_no_layer_is_reported(repository: Path, tmp_path: Path) -> None:
     roots = skeleton(tmp_path)
-    for contract in layer_contracts():
+    for contract in contracts("layers"):
         (container,) = contract["containers"]
         inside = tmp_path / ROOMS[container.split(".")[1]] / container.replace(".", "/")
         (inside / "unheard_of.py").touch()
@@ -142,4 +163,4 @@ def test_a_package_in_no_layer_is_reported(repository: Path, tmp_path: Path) -> 
     verdict = lint(repository / "pyproject.toml", roots, tmp_path)
 
     assert verdict.returncode == 1
-    assert verdict.stdout.count("unheard_of") >= len(layer_contracts()), verdict.stdout
+    assert verdict.stdout.count("unheard_of") >= len(contracts("layers")), verdict.stdout
