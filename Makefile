@@ -55,6 +55,7 @@ protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
 
 docs: $(VENV)/.dev-ready ## Write the pages and the picture that are made from the code, and the tutorial's script
 	$(BIN)/python -m tests.pages
+	$(BIN)/python -m tests.openapi
 	$(BIN)/python -m tests.levels_picture docs/quality.svg
 	$(BIN)/python -m hmc.cli.reference docs/commands.md
 	$(BIN)/python -m tests.tutorial examples/tutorial.sh

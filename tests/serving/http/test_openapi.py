@@ -5,6 +5,13 @@ from __future__ import annotations
 import httpx
 import pytest
 import schemathesis
+from tests import openapi
+
+from hmc.serving.http.app import OPENAPI
+
+
+def test_the_committed_document_is_what_the_protocol_gives() -> None:
+    assert OPENAPI.read_text(encoding="utf-8") == openapi.written(), "run `make docs`"
 
 
 def test_a_lying_document_is_noticed(url: str) -> None:

@@ -5,10 +5,12 @@ JSON.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 from prometheus_client import CollectorRegistry
@@ -23,16 +25,18 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hmc.artifact.distribution import VERSION
 from hmc.serving.http.call import HttpError, PlainCall
 from hmc.serving.http.libretranslate import libretranslate_routes
 from hmc.serving.http.methods import Methods
-from hmc.serving.http.openapi import openapi_document
 from hmc.serving.http.twins import twin_routes, twins
 from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
 from hmc.serving.wire.status import message_of, new_reference
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
+OPENAPI = Path(__file__).with_name("openapi.json")
+"""The document of a server with all RPCs. `make docs` writes it."""
 METRICS = "/hmc.http.Metrics/Get"
 """The name that the metrics have for checks of tokens, in place of an RPC's."""
 SECURITY_HEADERS = {
@@ -56,7 +60,7 @@ def application(
     registry: of the metrics. ready: returns why the server does not serve, or None if it does. needs_token: whether
     calls need a token.
     """
-    document = openapi_document(twins(methods), needs_token)
+    document = openapi_document(methods, needs_token)
 
     async def openapi(_request: Request) -> Response:
         return JSONResponse(document)
@@ -83,6 +87,23 @@ def application(
     )
     app.router.redirect_slashes = False  # behind a proxy with TLS it would lead to http
     return app
+
+
+def openapi_document(methods: Methods, needs_token: bool) -> dict[str, Any]:
+    """The OpenAPI document of a server with these methods. needs_token: whether calls need a token."""
+    document: dict[str, Any] = json.loads(OPENAPI.read_text(encoding="utf-8"))
+    document["info"]["version"] = VERSION
+    paths = document["paths"]
+    for twin in twins():
+        if not methods.has(twin.method.containing_service):
+            paths.pop(twin.path, None)
+    if needs_token:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in paths.items():
+            if not path.startswith(("/health", "/frontend")):
+                for operation in operations.values():
+                    operation["security"] = [{"token": []}]
+    return document
 
 
 def observing_routes(methods: Methods, registry: CollectorRegistry, ready: Callable[[], str | None]) -> list[Route]:

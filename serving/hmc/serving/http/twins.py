@@ -64,10 +64,10 @@ class Twin:
         return bool(self.method.client_streaming)
 
 
-def twins(methods: Methods) -> list[Twin]:
-    """The twins of all RPCs of the services that the server has."""
+def twins() -> list[Twin]:
+    """The twins of all RPCs of the protocol."""
     services: list[ServiceDescriptor] = list(pb.DESCRIPTOR.services_by_name.values())
-    return [_twin(service, method) for service in services if methods.has(service) for method in service.methods]
+    return [_twin(service, method) for service in services for method in service.methods]
 
 
 def _twin(service: ServiceDescriptor, method: MethodDescriptor) -> Twin:
@@ -79,8 +79,8 @@ def _twin(service: ServiceDescriptor, method: MethodDescriptor) -> Twin:
 
 
 def twin_routes(methods: Methods) -> list[Route]:
-    """A route for every RPC."""
-    return [_route(methods, twin) for twin in twins(methods)]
+    """A route for every RPC of the services that the server has."""
+    return [_route(methods, twin) for twin in twins() if methods.has(twin.method.containing_service)]
 
 
 def _route(methods: Methods, twin: Twin) -> Route:

@@ -1,22 +1,27 @@
-"""The OpenAPI 3.1 document, made from the protocol's descriptors, and from the comments of its `.proto` file, which
-descriptors do not have. Written by hand are the errors of an operation, and the paths that are no RPCs.
+"""Writes the OpenAPI 3.1 document that the HTTP port serves: `python -m tests.openapi`.
+
+It is made from the protocol's descriptors, and from the comments of its `.proto` file, which descriptors do not have.
+Written by hand are the errors of an operation, and the paths that are no RPCs. The server adds its version and whether
+calls need a token, and leaves out what it does not have.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
 
-from hmc.artifact.distribution import VERSION
+from hmc.artifact.storage.files import write_whole
+from hmc.serving.http.app import OPENAPI
 from hmc.serving.http.bodies import FORM, JSON
 from hmc.serving.http.call import MAX_TIMEOUT_MS
 from hmc.serving.http.exchange import EVENTS, LINES
-from hmc.serving.http.twins import Twin
+from hmc.serving.http.twins import Twin, twins
 from hmc.serving.wire.status import EVERY_CALL, HTTP_STATUS, MEANINGS, STATUSES_OF_CALLS
 from hmc.v1 import translation_pb2 as pb
 
@@ -200,20 +205,19 @@ TIMEOUT_HEADER: Json = {
 NAMED = re.compile(r"^(?:message|enum|service|oneof)\s+(\w+)|^rpc\s+(\w+)|^(?:[\w.<>, ]+\s)?(\w+)\s*=\s*\d+")
 
 
-def openapi_document(twins: Sequence[Twin], needs_token: bool) -> Json:
-    """The document of a server with these RPCs. needs_token: whether calls need a token."""
+def openapi_document() -> Json:
+    """The document of a server with all RPCs."""
     comments = comments_of(Path(pb.__file__).with_name("translation.proto"))
     schemas = _Schemas(comments)
     paths: dict[str, Json] = {}
-    for twin in twins:
+    for twin in twins():
         paths.setdefault(twin.path, {})[twin.verb.lower()] = _operation(twin, schemas, comments)
     for path, operations in OTHER_PATHS.items():
         paths[path] = dict(operations)
-    document: Json = {
+    return {
         "openapi": "3.1.0",
         "info": {
             "title": "HMC",
-            "version": VERSION,
             "description": "Translation at a pruning level that each request may choose. The paths below `/v1` are "
             "the RPCs of `hmc.v1` in protobuf's JSON: fields may also have their names of the .proto file, 64-bit "
             "integers are strings, and an unknown field is refused.",
@@ -222,13 +226,11 @@ def openapi_document(twins: Sequence[Twin], needs_token: bool) -> Json:
         "paths": paths,
         "components": {"schemas": {**OTHER_SCHEMAS, **schemas.made}},
     }
-    if needs_token:
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, operations in paths.items():
-            if not path.startswith(("/health", "/frontend")):
-                for operation in operations.values():
-                    operation["security"] = [{"token": []}]
-    return document
+
+
+def written() -> str:
+    """The file of the document."""
+    return json.dumps(openapi_document(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _operation(twin: Twin, schemas: _Schemas, comments: dict[str, str]) -> Json:
@@ -348,3 +350,7 @@ def comments_of(proto: Path) -> dict[str, str]:
         closed = line.count("}")
         del scope[len(scope) - closed :]
     return found
+
+
+if __name__ == "__main__":
+    write_whole(OPENAPI, written())
