@@ -50,8 +50,9 @@ format: $(VENV)/.dev-ready ## Fix what can be fixed mechanically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
+protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs and the synchronous client
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=protos --pyi_out=protos --grpc_python_out=protos $(PROTOS)
+	$(BIN)/python -m tests.sync_client
 
 docs: $(VENV)/.dev-ready ## Write the pages and the picture that are made from the code, and the tutorial's script
 	$(BIN)/python -m tests.pages

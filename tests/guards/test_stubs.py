@@ -1,8 +1,11 @@
-"""The committed gRPC stubs are what their `.proto` files generate."""
+"""Committed code that is generated equals what its sources generate."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.counts import GENERATED
+from tests.sync_client import sync_client
 
 
 def test_committed_stubs_equal_regenerated_ones(repository: Path, tmp_path: Path) -> None:
@@ -20,3 +23,8 @@ def test_committed_stubs_equal_regenerated_ones(repository: Path, tmp_path: Path
     assert sorted(committed) == sorted(fresh)
     stale = [str(path) for path in sorted(fresh) if committed[path] != fresh[path]]
     assert not stale, f"stale stubs {stale}: run `make protos`"
+
+
+def test_the_synchronous_client_is_made_from_the_one_for_asyncio(repository: Path) -> None:
+    committed = (repository / GENERATED).read_text(encoding="utf-8")
+    assert committed == sync_client(), "stale client: run `make protos`"

@@ -1,24 +1,21 @@
-"""The client for asyncio. Its methods are those of `Client`, with the same arguments, checks, retries and errors."""
+"""The client for asyncio: a method for each call of the service, and an HmcError for each status."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import aclosing
-from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 import grpc
-import grpc.aio
 
 from hmc.artifact.errors import HmcError
 from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import calls
+from hmc.serving.client.aio_transport import AsyncTransport, Requests
 from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating, Where
-from hmc.serving.client.core import ClientCore, Readiness
+from hmc.serving.client.core import Readiness
 from hmc.serving.client.failures import Attempts, domain_errors
-from hmc.serving.client.window import END, Window, check_texts
 from hmc.serving.requests.results import (
     Answer,
     DocumentPiece,
@@ -29,24 +26,22 @@ from hmc.serving.requests.results import (
     ServerStatus,
     StreamAnswer,
 )
-from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
-OWN_ERROR = "Internal error from Core"
-"""How grpc.aio words an error of its own."""
-POLLS = 100
-POLL_S = 0.005
-"""How often the status that this error hides is looked for, and the seconds in between."""
 
 
-class AsyncClient(ClientCore):
-    """As `Client`, for asyncio: use it in an `async with` block, on one event loop. Make it where that runs.
+class AsyncClient(AsyncTransport):
+    """A connection to a service, for one event loop: make it where that runs, and use it in a block of `async with`.
 
-    Methods that return one answer are coroutines. Methods that yield are asynchronous generators: leaving one early
-    cancels its call at once inside `contextlib.aclosing`, and otherwise when the generator is collected.
+    `Client` has the same methods without asyncio.
+
+    Every method raises the HmcError that belongs to the server's status, with the server's message, `retry_after_s` and
+    `request_id`. It raises UnavailableError if the server cannot be reached, DeadlineExceededError if the answer takes
+    more than `timeout` seconds in all attempts (None: no limit), and InvalidRequestError if `timeout` is not above 0.
+
+    Leaving a generator early cancels its call: at once inside `contextlib.aclosing`, and otherwise when the generator
+    is collected.
     """
-
-    _grpc: ClassVar[Any] = grpc.aio
 
     async def translate(
         self,
@@ -56,7 +51,10 @@ class AsyncClient(ClientCore):
         timeout: float | None = None,
         **more: Unpack[Translating],
     ) -> Answer:
-        """See `Client.translate`."""
+        """Translates all texts in one call, or raises an error that names the invalid text.
+
+        level: a level's name, a selector, or None for the server's default level. more: see `Translating`.
+        """
         return await self._ask(calls.translate(texts, level, options, timeout, **more))
 
     def translate_document(
@@ -67,7 +65,12 @@ class AsyncClient(ClientCore):
         timeout: float | None = None,
         **more: Unpack[Texts],
     ) -> AsyncGenerator[DocumentPiece, None]:
-        """See `Client.translate_document`."""
+        """Translates a text of any length. Yields each sentence, with the copied text before it, as soon as this
+        sentence and all earlier ones are translated. All pieces together are the translation. Leaving the iteration
+        early cancels the call.
+
+        more: see `Texts`; the segmentation "none" is refused.
+        """
         return self._pieces(calls.translate_document(text, level, options, timeout, **more))
 
     def translate_tokens(
@@ -80,7 +83,11 @@ class AsyncClient(ClientCore):
         target_prefix: str = "",
         **where: Unpack[Where],
     ) -> AsyncGenerator[Partial, None]:
-        """See `Client.translate_tokens`."""
+        """Yields each piece of a translation as soon as it is certain, and the whole translation last.
+
+        See `Translator.stream`. target_prefix: the beginning of the translation. Leaving the iteration early cancels
+        the call.
+        """
         return self._pieces(calls.translate_tokens(text, level, options, timeout, target_prefix=target_prefix, **where))
 
     def translate_stream(
@@ -93,9 +100,15 @@ class AsyncClient(ClientCore):
         target_prefixes: Iterable[str] | AsyncIterable[str] | None = None,
         **more: Unpack[Streaming],
     ) -> AsyncGenerator[StreamAnswer, None]:
-        """See `Client.translate_stream`."""
+        """Translates texts while they are read, with at most `in_flight` of them without an answer.
+
+        target_prefixes: the beginning of each translation, one for each text. more: see `Streaming`. An error in one
+        text is part of its answer. An error that `texts` raises, or that ends the whole stream, is raised here. If the
+        connection breaks, texts without an answer are sent again, and no others. Leaving the iteration early cancels
+        the call.
+        """
         call, window = calls.translate_stream(level, options, timeout, **more)
-        return self._streamed(call, _Requests(window, texts, target_prefixes), self._attempts(call))
+        return self._streamed(call, Requests(window, texts, target_prefixes), self._attempts(call))
 
     async def score(
         self,
@@ -106,65 +119,65 @@ class AsyncClient(ClientCore):
         timeout: float | None = None,
         **where: Unpack[Where],
     ) -> Answer:
-        """See `Client.score`."""
+        """Scores a given translation (reference) of each text in one call; see `Translator.score` and `translate`."""
         return await self._ask(calls.score(texts, references, level, options, timeout, **where))
 
     async def models(self, timeout: float | None = None, *, request_id: str | None = None) -> tuple[ModelInfo, ...]:
-        """See `Client.models`."""
+        """Lists the models of the server with their languages. The first one translates for calls that choose none."""
         return await self._ask(calls.models(timeout, request_id))
 
     async def levels(
         self, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> LevelList:
-        """See `Client.levels`."""
+        """Lists the levels of a model (None: the server's first one), loaded or not, in their order."""
         return await self._ask(calls.levels(timeout, model, request_id))
 
     async def status(
         self, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> ServerStatus:
-        """See `Client.status`."""
+        """The present work of the loaded levels of a model (None: of all models): queues, running batches, memory. For
+        operators."""
         return await self._ask(calls.status(timeout, model, request_id))
 
     async def load_level(
         self, name: str, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> LevelInfo:
-        """See `Client.load_level`."""
+        """Loads a level of a model (None: the server's first one), and returns its description when it serves."""
         return await self._ask(calls.change_level("LoadLevel", name, timeout, model, request_id))
 
     async def unload_level(
         self, name: str, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> LevelInfo:
-        """See `Client.unload_level`."""
+        """Takes a level out of service, and returns its description when its last request has ended and it is freed."""
         return await self._ask(calls.change_level("UnloadLevel", name, timeout, model, request_id))
 
     async def set_default_level(
         self, name: str, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> LevelInfo:
-        """See `Client.set_default_level`."""
+        """Makes a loaded level the default level, for calls that choose none, until the next reload."""
         return await self._ask(calls.change_level("SetDefaultLevel", name, timeout, model, request_id))
 
     async def reload(
         self, bundle: Path | str | None = None, timeout: float | None = None, *, model: str | None = None,
         request_id: str | None = None,
     ) -> str:  # fmt: skip
-        """See `Client.reload`."""
+        """Replaces the bundle of a model, and returns the version of the new one when it serves.
+
+        bundle: a path on the server's machine; None reads the path of the current bundle again.
+        """
         return await self._ask(calls.reload(bundle, timeout, model, request_id))
 
     async def wait_ready(self, timeout: float = 60.0) -> None:
-        """See `Client.wait_ready`."""
+        """Returns when the server's health is SERVING. Raises UnavailableError after `timeout` seconds."""
         ready = Readiness(self.address, timeout)
-        while (left := ready.seconds_left()) > 0:
+        while (seconds := ready.seconds_left()) > 0:
             try:
-                if ready.serves(await self._health.Check(ready.request, timeout=left)):
+                if ready.serves(await self._health.Check(ready.request, timeout=seconds)):
                     return
             except grpc.RpcError as error:
                 ready.failed(error)
-            await asyncio.sleep(ready.pause_s())
+            await self._wait(ready.pause_s())
         raise ready.error()
-
-    async def close(self) -> None:
-        """See `Client.close`."""
-        await asyncio.gather(*(channel.close() for channel in self._channels))
 
     async def _ask(self, call: Call[T]) -> T:
         send = self._sender(call)
@@ -174,9 +187,10 @@ class AsyncClient(ClientCore):
                 with domain_errors(self.address, call.request_id):
                     return call.convert(await send(call.request, timeout=attempts.seconds_left()))
             except HmcError as error:
-                await asyncio.sleep(attempts.wait_s(error))
+                await self._wait(attempts.wait_s(error))
 
     async def _pieces(self, call: Call[T]) -> AsyncGenerator[T, None]:
+        """The answers of a call that has many. It is sent again until the first one has come."""
         send = self._sender(call)
         attempts = self._attempts(call)
         begun = False
@@ -190,11 +204,12 @@ class AsyncClient(ClientCore):
             except HmcError as error:
                 if begun:
                     raise
-                await asyncio.sleep(attempts.wait_s(error))
+                await self._wait(attempts.wait_s(error))
 
     async def _streamed(
-        self, call: Call[list[StreamAnswer]], requests: _Requests, attempts: Attempts
+        self, call: Call[list[StreamAnswer]], requests: Requests, attempts: Attempts
     ) -> AsyncGenerator[StreamAnswer, None]:
+        """The answers of a stream, over as many connections as it takes."""
         try:
             while True:
                 try:
@@ -206,156 +221,13 @@ class AsyncClient(ClientCore):
                                 yield answer
                     break
                 except HmcError as error:
-                    await asyncio.sleep(attempts.wait_s(error))
+                    await self._wait(attempts.wait_s(error))
             requests.window.finish()
         finally:
             await requests.end()
-
-    async def _messages(
-        self, call: Call[Any], send: Callable[..., Any], request: Any, attempts: Attempts
-    ) -> AsyncGenerator[Any, None]:
-        with domain_errors(self.address, call.request_id):
-            answers = send(request, timeout=attempts.seconds_left())
-            ending = _Ending(answers)
-            try:
-                async for message in answers:
-                    yield message
-            except grpc.aio.AioRpcError as error:
-                sent = await ending.sent(error)
-                if sent is error:
-                    raise
-                raise sent from error
-            finally:
-                answers.cancel()
 
     async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-class _Requests:
-    """The requests of a stream of texts: a task reads the texts while the caller takes answers."""
-
-    def __init__(
-        self,
-        window: Window,
-        texts: Iterable[str] | AsyncIterable[str],
-        prefixes: Iterable[str] | AsyncIterable[str] | None,
-    ) -> None:
-        """prefixes: one target prefix for each text; None: no text has one. Raises InvalidRequestError."""
-        check_texts(texts, prefixes)
-        self.window = window
-        self._texts = _items(texts)
-        self._prefixes = _items(repeat("") if prefixes is None else prefixes)
-        self._changed = asyncio.Event()
-        self._reader: asyncio.Task[None] | None = None
-
-    def connect(self) -> AsyncIterator[pb.TranslateStreamRequest]:
-        """The requests of a new connection. Those of the last one end."""
-        return self._each(self._begin())
-
-    def answered(self, message: pb.TranslateStreamResponse) -> list[StreamAnswer]:
-        """See `Window.answer`."""
-        ready = self.window.answer(message)
-        self._changed.set()
-        return ready
-
-    async def end(self) -> None:
-        """The requests of the last connection end, and the reading of texts."""
-        self._begin()
-        reader = self._reader
-        if reader is not None:
-            reader.cancel()
-            await asyncio.wait([reader])
-
-    def _begin(self) -> int:
-        self._changed.set()
-        return self.window.connect()
-
-    async def _each(self, connection: int) -> AsyncIterator[pb.TranslateStreamRequest]:
-        while not self.window.is_over(connection):
-            request = self.window.take()
-            if request is not None:
-                yield request
-                continue
-            if self.window.room and not self.window.reading:
-                self.window.reading = True
-                self._reader = asyncio.create_task(self._read())
-            self._changed.clear()
-            await self._changed.wait()
-
-    async def _read(self) -> None:
-        """Reads texts while there is room. The end of a connection does not end it: a text goes to the connection that
-        is there when it comes."""
-        try:
-            while self.window.room:
-                text = await anext(self._texts, END)
-                if text is END:
-                    self.window.end()
-                else:
-                    self.window.add(text, await anext(self._prefixes, None))
-                self._changed.set()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again by `Window.finish`
-            self.window.end(error)
-        finally:
-            self.window.reading = False
-            self._reader = None
-            self._changed.set()
-
-
-async def _items(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item
-
-
-class _Ending:
-    """Keeps every status that a call gets. Make it before the first answer is awaited.
-
-    If a call ends while a request is being written, grpc.aio puts an error of its own before or in place of the
-    server's status, and so hides it.
-    """
-
-    def __init__(self, call: Any) -> None:
-        """call: of `grpc.aio`."""
-        self._seen: list[grpc.aio.AioRpcError] = []
-        call.add_done_callback(self._ended)
-
-    def _ended(self, call: Any) -> None:
-        none = grpc.aio.Metadata()
-        trailers = _now(call.trailing_metadata()) or none
-        self._seen.append(grpc.aio.AioRpcError(_now(call.code()), none, trailers, _now(call.details())))
-
-    async def sent(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """The error with which the server ended the call, if `error` hides it. Otherwise `error`.
-
-        UNAVAILABLE if no other status comes within half a second: the connection broke while a request was sent.
-        """
-        if not _hides(error):
-            return error
-        for _ in range(POLLS):
-            for seen in self._seen:
-                if not _hides(seen):
-                    return seen
-            await asyncio.sleep(POLL_S)
-        none = grpc.aio.Metadata()
-        return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, none, none, "the connection broke")
-
-
-def _hides(error: grpc.aio.AioRpcError) -> bool:
-    return error.code() is grpc.StatusCode.INTERNAL and OWN_ERROR in (error.details() or "")
-
-
-def _now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that has nothing to wait for: an ended call has its status."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("an ended call of grpc.aio has no status")

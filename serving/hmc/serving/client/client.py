@@ -1,24 +1,22 @@
+# Made from aio.py by `python -m tests.sync_client`. Do not edit.
 """The synchronous client: a method for each call of the service, and an HmcError for each status."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 import grpc
 
 from hmc.artifact.errors import HmcError
 from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import calls
+from hmc.serving.client.transport import Transport, Requests
 from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating, Where
-from hmc.serving.client.core import ClientCore, Readiness
+from hmc.serving.client.core import Readiness
 from hmc.serving.client.failures import Attempts, domain_errors
-from hmc.serving.client.window import END, Window, check_texts
 from hmc.serving.requests.results import (
     Answer,
     DocumentPiece,
@@ -29,20 +27,22 @@ from hmc.serving.requests.results import (
     ServerStatus,
     StreamAnswer,
 )
-from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
 
 
-class Client(ClientCore):
-    """A connection to a service; use it in a `with` block. Thread-safe. `AsyncClient` has the same methods for asyncio.
+class Client(Transport):
+    """A connection to a service. Thread-safe. Use it in a block of `with`.
+
+    `AsyncClient` has the same methods for asyncio.
 
     Every method raises the HmcError that belongs to the server's status, with the server's message, `retry_after_s` and
     `request_id`. It raises UnavailableError if the server cannot be reached, DeadlineExceededError if the answer takes
     more than `timeout` seconds in all attempts (None: no limit), and InvalidRequestError if `timeout` is not above 0.
-    """
 
-    _grpc: ClassVar[Any] = grpc
+    Leaving a generator early cancels its call: at once inside `contextlib.closing`, and otherwise when the generator
+    is collected.
+    """
 
     def translate(
         self,
@@ -109,7 +109,7 @@ class Client(ClientCore):
         the call.
         """
         call, window = calls.translate_stream(level, options, timeout, **more)
-        return self._streamed(call, _Requests(window, texts, target_prefixes), self._attempts(call))
+        return self._streamed(call, Requests(window, texts, target_prefixes), self._attempts(call))
 
     def score(
         self,
@@ -171,20 +171,14 @@ class Client(ClientCore):
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Returns when the server's health is SERVING. Raises UnavailableError after `timeout` seconds."""
         ready = Readiness(self.address, timeout)
-        while (left := ready.seconds_left()) > 0:
+        while (seconds := ready.seconds_left()) > 0:
             try:
-                if ready.serves(self._health.Check(ready.request, timeout=left)):
+                if ready.serves(self._health.Check(ready.request, timeout=seconds)):
                     return
             except grpc.RpcError as error:
                 ready.failed(error)
-            time.sleep(ready.pause_s())
+            self._wait(ready.pause_s())
         raise ready.error()
-
-    def close(self) -> None:
-        """Closes the connection, cancels the calls that run on it, and ends the waits between attempts."""
-        self._closed.set()
-        for channel in self._channels:
-            channel.close()
 
     def _ask(self, call: Call[T]) -> T:
         send = self._sender(call)
@@ -194,7 +188,7 @@ class Client(ClientCore):
                 with domain_errors(self.address, call.request_id):
                     return call.convert(send(call.request, timeout=attempts.seconds_left()))
             except HmcError as error:
-                self._closed.wait(attempts.wait_s(error))
+                self._wait(attempts.wait_s(error))
 
     def _pieces(self, call: Call[T]) -> Generator[T, None, None]:
         """The answers of a call that has many. It is sent again until the first one has come."""
@@ -211,110 +205,30 @@ class Client(ClientCore):
             except HmcError as error:
                 if begun:
                     raise
-                self._closed.wait(attempts.wait_s(error))
+                self._wait(attempts.wait_s(error))
 
     def _streamed(
-        self, call: Call[list[StreamAnswer]], requests: _Requests, attempts: Attempts
+        self, call: Call[list[StreamAnswer]], requests: Requests, attempts: Attempts
     ) -> Generator[StreamAnswer, None, None]:
         """The answers of a stream, over as many connections as it takes."""
         try:
             while True:
                 try:
-                    with closing(self._messages(call, self._sender(call), requests.connect(), attempts)) as messages:
+                    messages = self._messages(call, self._sender(call), requests.connect(), attempts)
+                    with closing(messages):
                         for message in messages:
                             attempts.answered()
-                            yield from requests.answered(message)
+                            for answer in requests.answered(message):
+                                yield answer
                     break
                 except HmcError as error:
-                    self._closed.wait(attempts.wait_s(error))
+                    self._wait(attempts.wait_s(error))
             requests.window.finish()
         finally:
             requests.end()
-
-    def _messages(
-        self, call: Call[Any], send: Callable[..., Any], request: Any, attempts: Attempts
-    ) -> Generator[Any, None, None]:
-        """What the server sends in one attempt of a call with many answers. Ends the call when it is left."""
-        with domain_errors(self.address, call.request_id):
-            answers = send(request, timeout=attempts.seconds_left())
-            try:
-                yield from answers
-            finally:
-                answers.cancel()
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Requests:
-    """The requests of a stream of texts: gRPC reads them in a thread of its own while the caller takes answers."""
-
-    def __init__(self, window: Window, texts: Iterable[str], prefixes: Iterable[str] | None) -> None:
-        """prefixes: one target prefix for each text; None: no text has one. Raises InvalidRequestError."""
-        check_texts(texts, prefixes)
-        self.window = window
-        self._texts = iter(texts)
-        self._prefixes = repeat("") if prefixes is None else iter(prefixes)
-        self._changed = threading.Condition()
-
-    def connect(self) -> Iterator[pb.TranslateStreamRequest]:
-        """The requests of a new connection. Those of the last one end."""
-        return self._each(self._begin())
-
-    def end(self) -> None:
-        """The requests of the last connection end."""
-        self._begin()
-
-    def _begin(self) -> int:
-        with self._changed:
-            self._changed.notify_all()
-            return self.window.connect()
-
-    def answered(self, message: pb.TranslateStreamResponse) -> list[StreamAnswer]:
-        """See `Window.answer`."""
-        with self._changed:
-            ready = self.window.answer(message)
-            self._changed.notify_all()
-            return ready
-
-    def _each(self, connection: int) -> Iterator[pb.TranslateStreamRequest]:
-        while (request := self._next(connection)) is not None:
-            yield request
-
-    def _next(self, connection: int) -> pb.TranslateStreamRequest | None:
-        """The next request of a connection; None if it gets no more."""
-        window = self.window
-
-        def moves() -> bool:
-            return window.is_over(connection) or window.has_unsent or (window.room and not window.reading)
-
-        while True:
-            with self._changed:
-                self._changed.wait_for(moves)
-                if window.is_over(connection):
-                    return None
-                if (request := window.take()) is not None:
-                    return request
-                window.reading = True
-            self._read()
-
-    def _read(self) -> None:
-        """Reads one text. It may take as long as its iterable likes, and end after the connection: so one thread reads,
-        and the text goes to the connection that is there then. An error is kept: gRPC would swallow it."""
-        text = prefix = END
-        failed: Exception | None = None
-        try:
-            text = next(self._texts, END)
-            prefix = next(self._prefixes, None) if text is not END else None
-        except Exception as error:  # noqa: BLE001 - raised again by `Window.finish`
-            failed = error
-        with self._changed:
-            self.window.reading = False
-            if failed is not None or text is END:
-                self.window.end(failed)
-            else:
-                self.window.add(text, prefix)
-            self._changed.notify_all()
