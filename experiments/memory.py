@@ -32,7 +32,7 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.precisions import Precision
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.runtime.process_memory import limit_heaps
-from hmc.serving.levels.byte_shares import byte_shares
+from hmc.serving.levels.memory import byte_shares
 from hmc.serving.translator import Translator
 
 DEMO = Path(__file__).resolve().parents[1] / "cli/hmc/cli/demo_data"

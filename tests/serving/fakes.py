@@ -216,7 +216,7 @@ class FakeFactory:
         """Waits until `condition`, which reads `asked`, holds; fails the test if it never does."""
         wait_for(self.changed, condition)
 
-    def __call__(self, bundle: Path, manifest: Manifest, level: str) -> FakeTranslator:
+    def __call__(self, bundle: Path, manifest: Manifest, level: str) -> Any:
         with self.changed:
             self.asked.append(level)
             self.changed.notify_all()
@@ -238,7 +238,7 @@ SECOND_DEVICE = DeviceUse("cuda:1", reserved=7, budget=0, free=0)
 class FactoryOnDevices(FakeFactory):
     """Levels on two devices, which share a weight on each; `h6` is on a CPU."""
 
-    def __call__(self, bundle: Path, manifest: Manifest, level: str) -> FakeTranslator:
+    def __call__(self, bundle: Path, manifest: Manifest, level: str) -> Any:
         made = super().__call__(bundle, manifest, level)
         if level != "h6":
             made.device, made.weights = "cuda:0,cuda:1", {}

@@ -127,7 +127,7 @@ def _of_bundle(path: Path) -> LevelList:
     from hmc.artifact.bundle.manifest import FIX, read_manifest
     from hmc.artifact.bundle.order import order
     from hmc.artifact.errors import InvalidArtifactError
-    from hmc.serving.levels.byte_shares import disk_shares
+    from hmc.serving.levels.memory import disk_shares
     from hmc.serving.requests.results import LevelInfo, LevelList
 
     manifest = read_manifest(path)

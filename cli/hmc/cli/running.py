@@ -58,7 +58,7 @@ Announce = Callable[[dict[str, Any]], None]
 
 
 async def _serve_alone(bundles: Sequence[str], settings: ServerSettings, announce: Announce) -> None:
-    from hmc.serving.levels.names import parse_models
+    from hmc.serving.levels.models import parse_models
     from hmc.serving.server.app import Server, open_models
     from hmc.serving.server.run import serve, summary_of
 

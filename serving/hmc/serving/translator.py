@@ -66,7 +66,7 @@ class Translator:
         self._codec = Codec(self._tokenizer, self.manifest.architecture)
         language = self.manifest.source_language
         if len(language) > 2:  # such as deu or deu_Latn
-            from hmc.serving.levels.languages import standard_tag  # its tables take 36 ms to read
+            from hmc.serving.text.languages import standard_tag  # its tables take 36 ms to read
 
             language = standard_tag(language)
         self.source = self._tokenizer.source_side(language, self.manifest.target_language)

@@ -22,11 +22,11 @@ from hmc.artifact.errors import (
 )
 from hmc.engine.requests.caller import Priority
 from hmc.serving import DecodeOptions, Selector
+from hmc.serving.levels.cache import collect
 from hmc.serving.levels.controller import AutoPolicy
-from hmc.serving.levels.freeing import collect
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.latency import FEW_REQUESTS
-from hmc.serving.levels.status import LevelStatus
+from hmc.serving.levels.slots import LevelStatus
 from hmc.serving.requests.results import LatencySummary
 
 OPTIONS = DecodeOptions()

@@ -26,6 +26,7 @@ from hmc.engine.runtime.sessions import LevelSessions
 from hmc.serving import DecodeOptions, Selector, Translator
 from hmc.serving.client import LevelBytes
 from hmc.serving.levels.host import ModelHost
+from hmc.serving.levels.memory import byte_shares, disk_shares
 from hmc.serving.server.app import open_models
 from hmc.serving.server.settings import ServerSettings
 
@@ -138,7 +139,7 @@ def test_the_sessions_of_an_unloaded_level_are_freed(lively_bundle: Path, monkey
     host.unload("h5")
     assert [sessions() is None for sessions in made] == [False, True]
     host.reload()
-    for freed in host._retirement.freed():
+    for freed in host.cache.leaving():
         freed.result(GUARD_S)
     assert made[0]() is None
     host.close()
@@ -228,3 +229,21 @@ def test_working_memory_is_released(wide_bundle: Path) -> None:
     grown, released = in_a_fresh_process(working_memory, wide_bundle)
     assert grown > 32 * MEBIBYTE  # activations of 32 × 90 × 4096 numbers
     assert released < 16 * MEBIBYTE
+
+
+def test_a_file_of_two_levels_is_shared() -> None:
+    split = byte_shares(
+        {"full": {"a": 1, "b": 10, "c": 100}, "half": {"b": 10, "c": 100, "d": 1000}, "other": {"c": 100}}
+    )
+    assert split == {"full": LevelBytes(1, 110), "half": LevelBytes(1000, 110), "other": LevelBytes(0, 100)}
+
+
+def test_bytes_on_disk(lively_bundle: Path) -> None:
+    manifest = read_manifest(lively_bundle)
+    split = disk_shares(lively_bundle, manifest)
+    for level in manifest.levels:
+        assert split[level.name].own + split[level.name].shared == level.bytes
+        assert 0 < split[level.name].own < level.bytes
+    files = {file for level in manifest.levels for file in level.files}
+    once = sum((lively_bundle / file).stat().st_size for file in files)
+    assert sum(size.own for size in split.values()) < once < sum(level.bytes for level in manifest.levels)

@@ -7,9 +7,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, FakeTranslator, write_bundle
+from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, write_bundle
 from tests.serving.levels import test_choosing
 
 from hmc.artifact import InvalidArtifactError, InvalidRequestError, Manifest, read_manifest
@@ -22,9 +23,9 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving import Selector
-from hmc.serving.levels.freeing import Resident, Room
-from hmc.serving.levels.host import ModelHost
-from hmc.serving.levels.models import HostSettings, Models
+from hmc.serving.levels.host import ModelHost, name_of
+from hmc.serving.levels.memory import Capacity, Entry
+from hmc.serving.levels.models import HostSettings, Models, parse_models
 
 SHARED, FULL, H12, H6 = 100_100, 40_000, 30_000, 20_000
 """Bytes of the fake levels: what all of them share, with a little for their files, and what each has alone."""
@@ -33,7 +34,7 @@ SHARED, FULL, H12, H6 = 100_100, 40_000, 30_000, 20_000
 class HeavyFactory(FakeFactory):
     """Levels whose weights are much larger than the files of fake bundles. All share a part."""
 
-    def __call__(self, bundle: Path, manifest: Manifest, level: str) -> FakeTranslator:
+    def __call__(self, bundle: Path, manifest: Manifest, level: str) -> Any:
         made = super().__call__(bundle, manifest, level)
         made.weights = {
             name if name == "shared" else f"{manifest.version} {name}": 1000 * size
@@ -159,7 +160,7 @@ def test_the_least_recently_used_idle_level_makes_room(bundles: dict[str, Path],
 
 
 def test_a_level_that_a_request_takes_meanwhile_stays_and_another_goes() -> None:
-    room, loaded, gone = Room(100), dict[str, Resident](), list[str]()
+    capacity, loaded, gone = Capacity(100), dict[str, Entry](), list[str]()
     freed = Future[None]()
     freed.set_result(None)
 
@@ -173,10 +174,11 @@ def test_a_level_that_a_request_takes_meanwhile_stays_and_another_goes() -> None
         return [freed]
 
     for used, (name, size) in enumerate({"first": 30, "second": 30, "third": 40}.items()):
-        loaded[name] = Resident(
+        loaded[name] = Entry(
             name, test_choosing.level(name, 1), {name: size}, float(used), False, False, partial(leave, name)
         )
-    room._clear(lambda: list(loaded.values()), lambda _kept, _levels: 50, "new")
+    capacity.join(lambda: list(loaded.values()))
+    capacity.clear(test_choosing.level("new", 1), Path(), "version", "cpu", {"new": 50})
     assert (gone, list(loaded)) == (["first", "third"], ["second"])
 
 
@@ -224,7 +226,7 @@ def test_levels_in_use_stay(bundles: dict[str, Path], factory: FakeFactory) -> N
         with pytest.raises(MemoryInUseError, match=r"while fr-en/h12 are in use: .* try again later"):
             use(models, "again", "h6")
         assert loaded(models)["fr-en"] == ["h12"]
-    with host.residency.wanted("h12"), pytest.raises(MemoryInUseError, match="in use"):
+    with host.cache.wanted("h12"), pytest.raises(MemoryInUseError, match="in use"):
         use(models, "again", "h6")
     use(models, "again", "h6")
     assert loaded(models) == {"en-de": ["full"], "fr-en": [], "again": ["h6"]}
@@ -308,3 +310,41 @@ def test_another_default_level_stays(bundle: Path, factory: FakeFactory) -> None
     assert [x.name for x in host.status().levels if x.loaded] == ["h6"]
     host.reload()
     assert [x.name for x in host.status().levels if x.is_default] == ["full"]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    return write_bundle(tmp_path / "a"), write_bundle(tmp_path / "b", languages=("fr", "en"))
+
+
+def test_names_in_their_order(two: tuple[Path, Path]) -> None:
+    first, second = two
+    assert list(parse_models([f"x={second}", f"a.b-c_1={first}"]).items()) == [("x", second), ("a.b-c_1", first)]
+    assert list(parse_models([str(second), str(first)])) == ["fr-en", "en-de"]
+
+
+def test_one_bundle_without_a_name_is_left_to_the_host(tmp_path: Path) -> None:
+    assert parse_models([str(tmp_path / "missing")]) == {"": tmp_path / "missing"}
+
+
+def test_a_folder_with_an_equals_sign_is_written_with_a_path(tmp_path: Path) -> None:
+    assert parse_models([f"{tmp_path}/a=b"]) == {"": tmp_path / "a=b"}
+    assert parse_models(["./a=b"]) == {"": Path("./a=b")}
+
+
+def test_all_problems_are_said_at_once(two: tuple[Path, Path], tmp_path: Path) -> None:
+    first, second = two
+    given = [str(first), f"en-de={second}", f"en de={first}", "=x", "y=", f"gone={tmp_path / 'gone'}"]
+    with pytest.raises(InvalidArtifactError) as raised:
+        parse_models(given)
+    said = "\n".join(raised.value.problems)
+    assert f"'en-de' is the name of {first} and {second}" in said
+    assert "'en de=" in said
+    assert "a model's name has letters, digits" in said
+    assert "'y=' names no bundle" in said
+    assert f"{tmp_path / 'gone'}: " in said
+
+
+def test_a_name_is_made_of_any_languages(tmp_path: Path) -> None:
+    assert name_of(read_manifest(write_bundle(tmp_path / "a", languages=("zh Hans", "de")))) == "zh_Hans-de"
+    assert name_of(read_manifest(write_bundle(tmp_path / "b", languages=("", "")))) == "model"

@@ -164,9 +164,9 @@ def test_a_level_that_becomes_the_default_is_in_use_until_it_is(host: ModelHost,
     async def test(handlers: Handlers) -> None:
         choosing = asyncio.create_task(handlers.set_default("h6"))
         await begun(factory, "h6")
-        assert host.residency._wanted["h6"] == 1
+        assert host.cache._wanted["h6"] == 1
         factory.hold_at["h6"].set()
         assert (await choosing).is_default
-        assert host.residency._wanted["h6"] == 0
+        assert host.cache._wanted["h6"] == 0
 
     run(host, test)

@@ -11,7 +11,7 @@ from hmc.artifact.errors import FailedPreconditionError
 from hmc.engine.runtime.sessions import LevelSessions
 from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.levels.byte_shares import union_bytes
+from hmc.serving.levels.memory import union_bytes
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -27,7 +27,7 @@ def settings(cache: str, memory: int | None = None) -> ServerSettings:
 
 def held(running: BackgroundServer) -> Weights:
     """Loaded level → its weights."""
-    return {each.level.name: dict(each.weights) for each in running.host.residency.residents()}
+    return {each.level.name: dict(each.weights) for each in running.host.cache.entries()}
 
 
 def missing(bundle: Path, name: str, *beside: str, cache: str) -> int:

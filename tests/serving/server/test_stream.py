@@ -213,7 +213,7 @@ def test_a_stream_that_waits_can_be_cancelled_and_runs_out_of_time(stub: Any, fa
 
 
 def test_streams_that_wait_get_free_places_in_turn(bundle: Path) -> None:
-    translator = FakeTranslator("full", queue_size=2)  # of which streams may take one place
+    translator: Any = FakeTranslator("full", queue_size=2)  # of which streams may take one place
     read: list[str] = []
 
     async def texts(name: str) -> AsyncIterator[str]:

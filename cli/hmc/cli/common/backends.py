@@ -23,11 +23,11 @@ from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.support import AnyExecutor
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import LevelCandidate, choose, runs_on
-from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.levels.latency import RequestTimes
 from hmc.serving.requests.options import Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Partial, StreamAnswer, Translation
 from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
+from hmc.serving.text.languages import Languages, with_code
 from hmc.serving.translator import Translator
 
 if TYPE_CHECKING:

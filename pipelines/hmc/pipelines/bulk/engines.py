@@ -14,9 +14,9 @@ from hmc.engine.requests.caller import Priority
 from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.window import in_turn, longest_first, worker_rows
-from hmc.serving.levels.languages import with_code
 from hmc.serving.requests.options import Target
 from hmc.serving.requests.results import Translation
+from hmc.serving.text.languages import with_code
 from hmc.serving.translator import Translator
 
 DIGITS = 4

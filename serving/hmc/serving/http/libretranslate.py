@@ -21,7 +21,7 @@ from hmc.serving.http.bodies import FORM, JSON, Body, check_unpacked
 from hmc.serving.http.call import HttpError, PlainCall, invalid
 from hmc.serving.http.exchange import unless
 from hmc.serving.http.methods import Methods
-from hmc.serving.levels.languages import ANY, look_up
+from hmc.serving.text.languages import ANY, look_up
 from hmc.v1 import translation_pb2 as pb
 
 TRANSLATION = pb.DESCRIPTOR.services_by_name["TranslationService"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,23 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import Level
+from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.artifact.bundle.order import Standing, order, recommended
 from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
 from hmc.engine.requests.caller import Priority
-from hmc.serving.levels.byte_shares import disk_shares
+from hmc.serving.levels.cache import SHUTTING_DOWN, LevelCache
 from hmc.serving.levels.choosing import choose, runs_on
 from hmc.serving.levels.controller import AutoController, AutoPolicy
-from hmc.serving.levels.freeing import Residency, Retirement, Room
-from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.latency import RequestTimes
-from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
-from hmc.serving.levels.names import name_of
-from hmc.serving.levels.slots import Lease, LoadedBundle, Slot, TranslatorFactory
-from hmc.serving.levels.status import HostStatus, LevelStatus
-from hmc.serving.requests.selectors import Selector
+from hmc.serving.levels.memory import Capacity, disk_shares
+from hmc.serving.levels.slots import HostStatus, Lease, LevelStatus, LoadedBundle, Slot, TranslatorFactory
+from hmc.serving.requests.selectors import MAX_NAME, Selector
+from hmc.serving.text.languages import Languages
 
 log = logging.getLogger(__name__)
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class ModelHost:
@@ -38,19 +38,20 @@ class ModelHost:
     loads nothing. If `default_level` is None, the default is the bundle's own default level. If that level does not run
     on `device`, it is the recommended one among the levels that do.
 
-    With `lazy`, idle levels may be unloaded (`residency`), but not the default level unless `on_demand`.
+    With `lazy`, idle levels may be evicted (`cache`), but not the default level unless `on_demand`.
     """
 
     def __init__(
         self, bundle: Path | str, factory: TranslatorFactory, *, levels: Sequence[str] | None = None,
         default_level: str | None = None, device: str = "auto", lazy: bool = False, auto: AutoPolicy | None = None,
-        name: str = "", on_demand: bool = False, room: Room | None = None,
+        name: str = "", on_demand: bool = False, capacity: Capacity | None = None,
         changing: threading.RLock | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """Validates the bundle. Raises InvalidArtifactError, and LevelNotFoundError for an unknown name.
 
-        name: of the model; empty: `SOURCE-TARGET`, its languages. room: where levels must find memory; None: no limit.
-        changing: a re-entrant lock of changes, which hosts of one room share; None: its own. clock: in seconds.
+        name: of the model; empty: `SOURCE-TARGET`, its languages. capacity: where levels must find memory; None: no
+        limit. changing: a re-entrant lock of changes, which hosts of one capacity share; None: its own. clock: in
+        seconds.
         """
         self._levels = levels
         self._default = default_level
@@ -59,26 +60,20 @@ class ModelHost:
         self._on_demand = on_demand
         self._clock = clock
         self._auto = auto or AutoPolicy()
-        self._state = threading.Condition()  # guards _current, its slots and their users; held for moments
         # One load, unload or reload at a time; held while a level loads.
         self._changing = changing if changing is not None else threading.RLock()
-        room = room or Room()
-        self._loader = Loader(factory, self._state, room, device, clock)
         self._closed = self._started = False
         self.bundle_path = Path(bundle)
         """Where the bundle is looked for when it is reloaded. A symbolic link is followed at each reload only."""
-        self._current = self._read(self.bundle_path)
-        self.name = name or name_of(self._current.manifest)
+        first = self._read(self.bundle_path)
+        self.name = name or name_of(first.manifest)
         self.root = Path(bundle).absolute().parent
         """The folder that holds the first bundle. A reload does not move it."""
-        self._retirement = Retirement(self._state, lambda: list(self._current.slots.values()))
-        self.residency = Residency(
-            self.name, self._state, lambda: self._current, self._retirement, self._stays_loaded, clock
-        )
-        room.join(lambda: [*self.residency.residents(), *self._retirement.busy(self.name)])
+        self.cache = LevelCache(self.name, first, factory, device, capacity or Capacity(), self._stays_loaded, clock)
+        self._state = self.cache.state
 
-    def _read(self, given: Path) -> LoadedBundle:
-        path = given.resolve()  # so that levels that are loaded later are of this bundle, wherever a link leads then
+    def _read(self, folder: Path) -> LoadedBundle:
+        path = folder.resolve()  # so that levels that are loaded later are of this bundle, wherever a link leads then
         manifest = validate(path)
         for level in self._levels or ():
             manifest.level(level)
@@ -92,6 +87,10 @@ class ModelHost:
         languages = Languages.of(path, manifest)
         times = RequestTimes(manifest.levels, self._clock)
         return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other}, times)
+
+    @property
+    def _current(self) -> LoadedBundle:
+        return self.cache.bundle
 
     @property
     def languages(self) -> Languages:
@@ -116,18 +115,18 @@ class ModelHost:
     def start(self) -> None:
         """Loads the first levels and warms them up. Raises InvalidArtifactError and DeviceUnavailableError."""
         with self._changing:
-            self._fill(self._current, set(), in_service=True)
+            self._fill(self._current, set())
             with self._state:
                 self._started = True
 
-    def _fill(self, bundle: LoadedBundle, also: set[str], *, in_service: bool) -> None:
+    def _fill(self, bundle: LoadedBundle, also: set[str]) -> None:
         """Loads the default level, the levels that the host was made with, and those named in `also`."""
         ordered = sorted((x.level for x in order(bundle.manifest.levels)), key=lambda x: x.name != bundle.default)
         first = () if self._on_demand else (bundle.default, *(self._levels or ()))
         named = {*first, *also}
         every = self._levels is None and not self.lazy
         wanted = [x for x in ordered if x.name in named or (every and runs_on(self._device, x))]
-        self._loader.fill(bundle, wanted, named, in_service=in_service)
+        self.cache.fill(bundle, wanted, named)
 
     def load(self, name: str) -> LevelStatus:
         """Loads a level and warms it up. Does nothing if it is loaded. Raises LevelNotFoundError, InvalidArtifactError,
@@ -136,7 +135,7 @@ class ModelHost:
             bundle = self._current
             level = bundle.manifest.level(name)
             if name not in bundle.slots:
-                self._loader.add(bundle, level)
+                self.cache.load(bundle, level)
         return self._status(bundle, level)
 
     def begin_unload(self, name: str) -> tuple[LevelStatus, list[Future[None]]]:
@@ -155,8 +154,8 @@ class ModelHost:
                 )
             with self._state:
                 slots = [bundle.slots.pop(name)] if name in bundle.slots else []
-            before = self._retirement.freed(name)
-            freed = [*before, *self._retirement.begin(slots)]  # also those that have failed at once
+            before = self.cache.leaving(name)
+            freed = [*before, *self.cache.free(slots)]  # also those that have failed at once
             return self._status(bundle, level), freed
 
     def unload(self, name: str) -> LevelStatus:
@@ -170,7 +169,7 @@ class ModelHost:
         """Takes levels out of service that no request has used for `unused_s` seconds, except levels that stay loaded.
         Returns futures that are done when they are free."""
         with self._changing:
-            return self.residency.evict_idle(unused_s)
+            return self.cache.evict_idle(unused_s)
 
     def set_default(self, name: str) -> LevelStatus:
         """Makes a loaded level the default one, until the next `reload`. Raises LevelNotFoundError, and
@@ -192,17 +191,17 @@ class ModelHost:
         """
         with self._changing:
             old = self._current
-            given = Path(path) if path is not None else self.bundle_path
-            new = self._read(given)
-            self._fill(new, set(old.slots), in_service=False)
+            folder = Path(path) if path is not None else self.bundle_path
+            new = self._read(folder)
+            self._fill(new, set(old.slots))
             with self._state:
-                self._current = new
-                self.bundle_path = given
-            if gone := sorted(old.slots.keys() - {level.name for level in new.manifest.levels}):
-                log.warning("bundle %s has no level %s, which was loaded", new.manifest.version, ", ".join(gone))
+                self.cache.bundle = new
+                self.bundle_path = folder
+            if lost := sorted(old.slots.keys() - {level.name for level in new.manifest.levels}):
+                log.warning("bundle %s has no level %s, which was loaded", new.manifest.version, ", ".join(lost))
             slots = list(old.slots.values())
             old.slots.clear()
-            self._retirement.begin(slots)
+            self.cache.free(slots)
         log.info("bundle %s replaces %s", new.manifest.version, old.manifest.version)
         return self.status()
 
@@ -211,7 +210,7 @@ class ModelHost:
 
         Call it before `close`, which otherwise waits for all levels that are still to load.
         """
-        self._loader.stop()
+        self.cache.stopping = True
 
     def close(self, drain: bool = True) -> None:
         """Frees every level, with `drain` after it has finished its requests. `lease` raises from then on."""
@@ -223,7 +222,7 @@ class ModelHost:
                 self._current.slots.clear()
             for slot in slots:
                 slot.translator.close(drain=drain)
-            freed = self._retirement.freed()
+            freed = self.cache.leaving()
         wait(freed)
 
     # ---- use ----
@@ -344,3 +343,9 @@ class ModelHost:
         names = bundle.choosable(self._loadable_on)
         among = {x.name: x for x in order([level for level in levels if level.name in names])}
         return [among.get(x.name, x) for x in order(levels)]
+
+
+def name_of(manifest: Manifest) -> str:
+    """The name of a model without a given name: its languages, such as `en-de`."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{manifest.source_language}-{manifest.target_language}")[:MAX_NAME]
+    return name if NAME.fullmatch(name) else "model"

@@ -1,21 +1,24 @@
-"""The models of a server: several bundles by name, and the one that a request chooses by name or languages."""
+"""The models of a server: several bundles by name, as a command line gives them, and the one that a request chooses."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError, ModelNotFoundError
 from hmc.serving.levels.controller import AutoPolicy
-from hmc.serving.levels.freeing import Room
-from hmc.serving.levels.host import ModelHost
-from hmc.serving.levels.slots import TranslatorFactory
-from hmc.serving.levels.status import HostStatus
-from hmc.serving.requests.selectors import Selector
+from hmc.serving.levels.host import NAME, ModelHost, name_of
+from hmc.serving.levels.memory import Capacity
+from hmc.serving.levels.slots import HostStatus, TranslatorFactory
+from hmc.serving.requests.selectors import MAX_NAME, Selector
+
+NAME_RULE = f"letters, digits, `.`, `_` and `-`, first a letter or digit, at most {MAX_NAME} characters"
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,11 @@ class HostSettings:
     shared: bool = True
     """Whether levels share the weights of files that they have in common; not so without a cache of packed weights."""
 
-    def of(self, model: str, names: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
+    def of_model(self, model: str, names: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
         """The levels and the default level of one model. names: of all models. Raises InvalidRequestError for levels of
         a model that there is not, and for two default levels of one model."""
-        levels = None if self.levels is None else _of_model(self.levels, model, names, "levels")
-        defaults = _of_model((self.default_level or "").split(","), model, names, "default level")
+        levels = None if self.levels is None else _levels_of(self.levels, model, names, "levels")
+        defaults = _levels_of((self.default_level or "").split(","), model, names, "default level")
         if len(defaults) > 1:
             raise InvalidRequestError(f"default level: {', '.join(defaults)} are several of model {model}; give one")
         return levels, defaults[0] if defaults else None
@@ -72,18 +75,18 @@ class Models:
         bundles: name → folder. The name of a single bundle may be empty; the model is then named by its languages.
         clock: in seconds. Raises the error of a bundle, or InvalidArtifactError with the errors of several bundles.
         """
-        room = Room(settings.memory, shared=settings.shared)
+        capacity = Capacity(settings.memory, shared=settings.shared)
         changing = threading.RLock()
         hosts = list[ModelHost]()
         errors = list[HmcError]()
         for name, bundle in bundles.items():
             try:
-                levels, default = settings.of(name, list(bundles))
+                levels, default = settings.of_model(name, list(bundles))
                 on_demand = settings.lazy and bool(hosts or errors) and not levels
                 hosts.append(
                     ModelHost(
                         bundle, factory, levels=levels, default_level=default, device=settings.device,
-                        lazy=settings.lazy, auto=settings.auto, name=name, on_demand=on_demand, room=room,
+                        lazy=settings.lazy, auto=settings.auto, name=name, on_demand=on_demand, capacity=capacity,
                         changing=changing, clock=clock,
                     )
                 )  # fmt: skip
@@ -130,8 +133,8 @@ class Models:
                 continue
             return host, languages.code(selector.target_language)
         asked = f"{selector.source_language or 'any language'} to {selector.target_language or 'any language'}"
-        there = "; ".join(f"{host.name}: {host.languages}" for host in candidates)
-        raise ModelNotFoundError(f"no model here translates from {asked}; this server has {there}")
+        known = "; ".join(f"{host.name}: {host.languages}" for host in candidates)
+        raise ModelNotFoundError(f"no model here translates from {asked}; this server has {known}")
 
     # ---- all of them ----
 
@@ -161,16 +164,54 @@ class Models:
         return [freed for host in self.hosts for freed in host.unload_idle(unused_s)]
 
 
-def _of_model(given: Sequence[str], model: str, names: Sequence[str], what: str) -> tuple[str, ...]:
+def _levels_of(arguments: Sequence[str], model: str, names: Sequence[str], what: str) -> tuple[str, ...]:
     """The levels of one model among `LEVEL` and `MODEL/LEVEL`."""
-    found = []
-    for each in (name.strip() for name in given if name.strip()):
-        owner, slash, level = each.partition("/")
+    levels = []
+    for argument in (name.strip() for name in arguments if name.strip()):
+        owner, slash, level = argument.rpartition("/")
         if slash and owner not in names:
-            there = ", ".join(names) or "one without a name: leave `MODEL/` out"
-            raise InvalidRequestError(f"{what} {each}: no model is called {owner!r}; this server has {there}")
-        if not slash:
-            found.append(each)
-        elif owner == model:
-            found.append(level)
-    return tuple(found)
+            known = ", ".join(names) or "one without a name: leave `MODEL/` out"
+            raise InvalidRequestError(f"{what} {argument}: no model is called {owner!r}; this server has {known}")
+        if not slash or owner == model:
+            levels.append(level)
+    return tuple(levels)
+
+
+def parse_models(arguments: Sequence[str]) -> dict[str, Path]:
+    """Reads `NAME=BUNDLE` or `BUNDLE`: the name of each model → the folder of its bundle, in their order.
+
+    A folder with `=` in its name is written with a path, as in `./a=b`. Raises InvalidArtifactError with all problems:
+    names that are not valid or not unique, and folders that are missing or hold no bundle. For one bundle alone without
+    a name, the name is empty, and its folder is not read here; loading it reports what is wrong.
+    """
+    if len(arguments) == 1 and _split(arguments[0])[0] is None:
+        return {"": Path(arguments[0])}
+    problems = []
+    named = list[tuple[str, Path]]()
+    for argument in arguments:
+        name, folder = _split(argument)
+        if not folder:
+            problems.append(f"{argument!r} names no bundle: write NAME=BUNDLE")
+            continue
+        if name is not None and (not NAME.fullmatch(name) or len(name) > MAX_NAME):
+            problems.append(f"{argument!r}: a model's name has {NAME_RULE}")
+        path = Path(folder)
+        try:
+            manifest = read_manifest(path)
+        except HmcError as error:
+            problems += [f"{path}: {problem}" for problem in getattr(error, "problems", [str(error)])]
+            manifest = None
+        if name or manifest:
+            named.append((name or name_of(manifest), path) if manifest else (str(name), path))
+    for name, uses in Counter(name for name, _ in named).items():
+        if uses > 1:
+            bundles = " and ".join(str(path) for other, path in named if other == name)
+            problems.append(f"{name!r} is the name of {bundles}: give each another one, as in NAME=BUNDLE")
+    if problems:
+        raise InvalidArtifactError("the models to serve", problems, "Name each bundle once, by the folder it is in.")
+    return dict(named)
+
+
+def _split(argument: str) -> tuple[str | None, str]:
+    name, equals, folder = argument.partition("=")
+    return (name, folder) if equals and "/" not in name else (None, argument)

@@ -1,86 +1,38 @@
-"""Loaded levels: a level with its translator, a bundle with its loaded levels, and a level leased to a request."""
+"""Loaded levels: a level with its translator, a bundle with its loaded levels, a level leased to a request, and what is
+reported of them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.artifact.bundle.order import Standing
 from hmc.engine.requests.caller import ANYONE, Caller, Priority
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.requests.results import DeviceUse
 from hmc.engine.requests.work import LevelWork
-from hmc.serving.levels.byte_shares import FileBytes
 from hmc.serving.levels.choosing import LevelCandidate, runs_on
 from hmc.serving.levels.controller import AutoController
-from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.levels.latency import FEW_REQUESTS, FRESH_S, LatencyWindow, RequestTimes, growth
+from hmc.serving.levels.memory import byte_shares
 from hmc.serving.requests.options import Target
-from hmc.serving.requests.results import LevelBytes, TextProgress, Translation
-from hmc.serving.requests.source_side import SourceSide
+from hmc.serving.requests.results import (
+    LevelBytes,
+    LevelInfo,
+    LevelList,
+    LevelLoad,
+    ModelInfo,
+    TextProgress,
+    Translation,
+)
+from hmc.serving.text.languages import Languages, with_code
+from hmc.serving.translator import Translator
 
-
-class LevelTranslator(Protocol):
-    """The part of `hmc.serving.Translator` that the host uses. Tests put other translators in its place."""
-
-    @property
-    def source(self) -> SourceSide: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def pending(self) -> int: ...
-
-    @property
-    def pending_interactive(self) -> int: ...
-
-    @property
-    def failure(self) -> str | None: ...
-
-    @property
-    def weights(self) -> FileBytes: ...
-
-    @property
-    def device_bytes(self) -> FileBytes: ...
-
-    @property
-    def device_use(self) -> tuple[DeviceUse, ...]: ...
-
-    @property
-    def work(self) -> LevelWork: ...
-
-    def submit(
-        self,
-        text: str,
-        options: DecodeOptions = ...,
-        target: Target | None = ...,
-        progress: TextProgress | None = ...,
-        *,
-        priority: Priority = ...,
-        caller: Caller = ...,
-        within_s: float | None = ...,
-        line: bool = ...,
-    ) -> Future[Translation]: ...
-
-    def expected_s(self, *, interactive: bool) -> float | None: ...
-
-    def check_space(self, priority: Priority, caller: Caller = ...) -> None: ...
-
-    def call_when_space(self, call: Callable[[], None]) -> None: ...
-
-    def warm_up(self) -> None: ...
-
-    def release_memory(self) -> None: ...
-
-    def close(self, drain: bool = True) -> None: ...
-
-
-TranslatorFactory = Callable[[Path, Manifest, str], LevelTranslator]
+TranslatorFactory = Callable[[Path, Manifest, str], Translator]
 """Loads a level: (path of a validated bundle, its manifest, the level's name) → its translator."""
 
 
@@ -89,7 +41,7 @@ class Slot:
     """A loaded level. It is freed when it no longer serves and its last request has ended."""
 
     level: Level
-    translator: LevelTranslator
+    translator: Translator
     users: int = 0
     """Leases that have not ended."""
     latency: LatencyWindow = field(default_factory=LatencyWindow)
@@ -134,7 +86,28 @@ class LoadedBundle:
         size of the request. None: no estimate of its time is needed.
         """
         times = {} if characters is None else self.times.p95_ms(characters)
-        return [self._candidate(name, priority, times.get(name)) for name in self.choosable(loadable_on)]
+        urgent = priority.interactive
+        candidates = []
+        for name in self.choosable(loadable_on):
+            p95_ms = times.get(name)
+            slot = self.slots.get(name)
+            if slot is None:
+                candidates.append(LevelCandidate(self.manifest.level(name), p95_ms=p95_ms))
+                continue
+            translator = slot.translator
+            pending = translator.pending_interactive if urgent else translator.pending
+            failed = translator.failure is not None
+            if pending:
+                expected = translator.expected_s(interactive=urgent)
+            else:  # what is known of the pace may be that of a call of many sentences, and nobody waits for it now
+                lone = slot.calls.summary(within_s=FRESH_S)
+                expected = lone.p50_ms / 1000.0 if lone and lone.requests >= FEW_REQUESTS else None
+            if pending and expected is not None:  # the line is longer than it was for those who have their answers
+                p95_ms = max(p95_ms or 0.0, 1000.0 * expected)
+            candidates.append(
+                LevelCandidate(slot.level, pending, p95_ms, slot.recent[urgent], slot.calls, expected, failed=failed)
+            )
+        return candidates
 
     def choosable(self, loadable_on: str | None = None) -> list[str]:
         """Names of the levels that are loaded or loading. loadable_on: a device. The names of all levels that can be
@@ -143,23 +116,6 @@ class LoadedBundle:
             return [*self.slots, *self.loading]
         fitting = [level.name for level in self.manifest.levels if runs_on(loadable_on, level)]
         return [name for name in fitting if name not in self.unavailable]
-
-    def _candidate(self, name: str, priority: Priority, p95_ms: float | None) -> LevelCandidate:
-        slot = self.slots.get(name)
-        if slot is None:
-            return LevelCandidate(self.manifest.level(name), p95_ms=p95_ms)
-        urgent = priority.interactive
-        translator = slot.translator
-        pending = translator.pending_interactive if urgent else translator.pending
-        failed = translator.failure is not None
-        if pending:
-            expected = translator.expected_s(interactive=urgent)
-        else:  # what is known of the pace may be that of a call of many sentences, and nobody waits for it now
-            lone = slot.calls.summary(within_s=FRESH_S)
-            expected = lone.p50_ms / 1000.0 if lone and lone.requests >= FEW_REQUESTS else None
-        if pending and expected is not None:  # the line is longer than it was for those who have their answers
-            p95_ms = max(p95_ms or 0.0, 1000.0 * expected)
-        return LevelCandidate(slot.level, pending, p95_ms, slot.recent[urgent], slot.calls, expected, failed=failed)
 
 
 class Lease:
@@ -261,3 +217,74 @@ class Lease:
             if self._times is not None:
                 self._times.add(self.level.name, self._characters, seconds)
         self._end(self.slot)
+
+
+@dataclass(frozen=True)
+class LevelStatus(LevelInfo):
+    """A level of the served bundle at one moment: its description for callers, and its work."""
+
+    pending: int = 0
+    """Texts queued or running."""
+    work: LevelWork = field(default_factory=LevelWork)
+    """What it has computed since it was loaded. Nothing if it is not loaded."""
+
+    @classmethod
+    def read(cls, bundle: LoadedBundle, slots: Mapping[str, Slot], standing: Standing) -> LevelStatus:
+        """Reads the status of a level. slots: a copy of `bundle.slots`, which may change meanwhile."""
+        level = standing.level
+        described = cls.of(standing, is_default=level.name == bundle.default, disk=bundle.disk[level.name])
+        slot = slots.get(level.name)
+        if slot is None:
+            return described
+        translator = slot.translator
+        memory = byte_shares({name: other.translator.weights for name, other in slots.items()})
+        on_devices = byte_shares({name: other.translator.device_bytes for name, other in slots.items()})
+        return replace(
+            described,
+            loaded=True,
+            latency=slot.latency.summary(),
+            memory=memory[level.name],
+            failure=translator.failure or "",
+            device_memory=on_devices[level.name] if translator.device_use else None,
+            device=translator.device,
+            pending=translator.pending,
+            work=translator.work,
+        )
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """The served bundle at one moment."""
+
+    manifest: Manifest
+    path: Path
+    device: str
+    """Where its levels run: `cpu` or `cuda:0`; several names, separated by commas, if they run on several devices."""
+    levels: tuple[LevelStatus, ...]
+    """All levels of the bundle, loaded or not, in their order (`hmc.artifact.bundle.order`)."""
+    model: str
+    """The name of the model."""
+    languages: Languages
+    devices: tuple[DeviceUse, ...] = ()
+    """The CUDA devices that loaded levels use."""
+
+    def listed(self, memory_bytes: int = 0) -> LevelList:
+        """The levels as callers of the service see them. memory_bytes: memory of this process."""
+        languages = self.manifest.source_language, self.manifest.target_language
+        return LevelList(self.levels, self.manifest.version, *languages, self.device, memory_bytes, self.devices)
+
+    def loads(self) -> list[LevelLoad]:
+        """What the loaded levels do now."""
+        return [
+            LevelLoad(
+                self.model, level.name, level.work.waiting, level.work.queue_size, level.work.workers,
+                level.work.max_rows, level.work.batches, level.memory, level.device_memory, level.failure,
+            )
+            for level in self.levels
+            if level.loaded
+        ]  # fmt: skip
+
+    def info(self) -> ModelInfo:
+        """The model as callers of the service see it."""
+        loaded = sum(level.loaded for level in self.levels)
+        return ModelInfo(self.model, self.languages.source, self.languages.targets, self.manifest.version, loaded)

@@ -11,7 +11,7 @@ from ray import serve
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.engine.runtime.device import parse_devices
-from hmc.serving.levels.names import parse_models
+from hmc.serving.levels.models import parse_models
 from hmc.serving.ray.replica import QueuedTexts, Replica
 from hmc.serving.server.configuration import load
 from hmc.serving.server.settings import ServerSettings

@@ -20,7 +20,7 @@ from hmc.artifact.errors import UnavailableError
 from hmc.engine.runtime.process_memory import limit_heaps
 from hmc.serving.http.call import HttpError, PlainCall
 from hmc.serving.http.methods import Methods, path_of
-from hmc.serving.levels.names import parse_models
+from hmc.serving.levels.models import parse_models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.ray.registering import TRANSLATION
 from hmc.serving.requests.call import PresentCall

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import UnavailableError
 from hmc.engine.opening import open_engine
-from hmc.serving.levels.loading import SHUTTING_DOWN
+from hmc.serving.levels.cache import SHUTTING_DOWN
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.requests.call import PresentCall

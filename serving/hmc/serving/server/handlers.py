@@ -28,8 +28,7 @@ from hmc.serving.documents.documents import Divider, at, check_document, check_k
 from hmc.serving.documents.keeping import Submit
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.models import Models
-from hmc.serving.levels.slots import Lease, Slot
-from hmc.serving.levels.status import LevelStatus
+from hmc.serving.levels.slots import Lease, LevelStatus, Slot
 from hmc.serving.requests.call import present_call
 from hmc.serving.requests.options import Target, TextOptions
 from hmc.serving.requests.results import (
@@ -296,7 +295,7 @@ class Handlers:
                     missing = error.level
                 if missing in without_device:  # it is the default level, so no other one can be chosen
                     raise without_device[missing]
-                wanted.enter_context(host.residency.wanted(missing))
+                wanted.enter_context(host.cache.wanted(missing))
                 try:
                     await self._load(host, missing)
                 except DeviceUnavailableError as error:
@@ -361,7 +360,7 @@ class Handlers:
         host = self._models.named(model)
         if not host.lazy:
             return await self._changes.run(host.set_default, name)
-        with host.residency.wanted(name):  # so that another load does not take its memory in between
+        with host.cache.wanted(name):  # so that another load does not take its memory in between
             await self._load(host, name)
             return await self._changes.run(host.set_default, name)
 

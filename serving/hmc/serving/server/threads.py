@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from hmc.artifact.errors import UnavailableError
-from hmc.serving.levels.loading import SHUTTING_DOWN
+from hmc.serving.levels.cache import SHUTTING_DOWN
 
 Result = TypeVar("Result")
 

@@ -82,7 +82,7 @@ def life(bundle: Path) -> dict[str, object]:
     found["unloaded"], reloaded = live() - base, list[int]()
     for _ in range(3):
         host.reload()
-        for future in host._retirement.freed():
+        for future in host.cache.leaving():
             future.result(600)
         reloaded.append(live() - base)
     host.close()

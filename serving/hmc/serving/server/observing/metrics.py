@@ -33,8 +33,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.engine.requests.work import ROW_BOUNDS
-from hmc.serving.levels.slots import Lease
-from hmc.serving.levels.status import HostStatus, LevelStatus
+from hmc.serving.levels.slots import HostStatus, Lease, LevelStatus
 from hmc.serving.requests.call import PresentCall, present_call
 from hmc.serving.requests.results import Answer
 from hmc.serving.server.observing.tally import Tallies, TallyCounter, TallyHistogram

@@ -16,7 +16,7 @@ from typing import Any
 
 from hmc.artifact.errors import HmcError
 from hmc.engine.remote.client import RemoteEngines
-from hmc.serving.levels.names import parse_models
+from hmc.serving.levels.models import parse_models
 from hmc.serving.server.app import Server, open_models, translator_factory
 from hmc.serving.server.observing.logs import set_up
 from hmc.serving.server.processes.child import leave_terminal

@@ -8,7 +8,7 @@ import pytest
 from tests.serving.fakes import write_bundle
 
 from hmc.artifact import InvalidRequestError, read_manifest
-from hmc.serving.levels.languages import Languages, with_code
+from hmc.serving.text.languages import Languages, with_code
 
 CODES = (">>cmn_Hans<<", ">>deu<<", ">>pt_BR<<", ">>sr_Cyrl<<")
 MANY = Languages("en", ("cmn-Hans", "de", "pt-BR", "sr-Cyrl"), CODES)
