@@ -20,9 +20,9 @@ from hmc.engine.requests.work import LevelWork
 from hmc.engine.runtime.device import CudaAttention
 from hmc.engine.scheduling.level_engine import LevelEngine
 from hmc.engine.support import AnyExecutor
-from hmc.serving.documents.dividing import Divided
 from hmc.serving.documents.in_turn import InTurn
 from hmc.serving.documents.local import translate_texts
+from hmc.serving.documents.splitting import SplitText
 from hmc.serving.requests.options import Segmentation, Target, scoring_options, targets_of
 from hmc.serving.requests.results import Partial, TextProgress, Translation
 from hmc.serving.text.codec import CertainText, Codec
@@ -168,12 +168,12 @@ class Translator:
         plain = options.n_best == 1 and not (options.token_scores or options.alignment or target.complete)
         if line and plain:
             code = self._tokenizer.code(text)
-            divided = Divided(text, False, code, code, self.source)
-            parts = divided.runs()
+            split = SplitText(text, False, code, code, self.source)
+            parts = split.runs()
             translated = sum(part.sent is not None for part in parts)
             has_lines = LINE_END.search(text, *stripped(text, 0, len(text))) is not None
             if translated > 1 or (translated and has_lines):
-                return self._add_in_turn(InTurn(divided, parts, queue, target, progress).future)
+                return self._add_in_turn(InTurn(split, parts, queue, target, progress).future)
         return queue(text, target, progress, False)
 
     def _queue(
@@ -310,11 +310,11 @@ class Translator:
                 for index in order[first : first + TOGETHER]:
                     try:
                         self._tokenizer.check(texts[index])
-                        found = self._sentence(texts[index], options, targets[index])
-                        if isinstance(found, Translation):
-                            done[index] = found
+                        sentence = self._sentence(texts[index], options, targets[index])
+                        if isinstance(sentence, Translation):
+                            done[index] = sentence
                         else:
-                            jobs[index] = planner.job(found[1])
+                            jobs[index] = planner.job(sentence[1])
                     except InvalidRequestError as error:
                         number = index if indices is None else indices[index]
                         message = f"text {number}: {error}"

@@ -17,9 +17,9 @@ from tests.serving.fakes import SOURCE_SIDE, FakeTranslator
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving import DecodeOptions, Target, Translation, Translator
 from hmc.serving.client import Segmentation
-from hmc.serving.documents.dividing import Dividing
-from hmc.serving.documents.documents import Divider
+from hmc.serving.documents.documents import DocumentTranslator
 from hmc.serving.documents.local import translate_document
+from hmc.serving.documents.splitting import Splitter
 from hmc.serving.requests.options import TextOptions
 from hmc.serving.text.segmentation.pieces import Piece, clauses, pieces
 from hmc.serving.text.tokenizer import shared_tokenizer
@@ -182,11 +182,11 @@ def test_every_part_around_a_kept_phrase_has_the_token_of_the_text() -> None:
         return Translation("words", -1.0, 2, 2)
 
     texts = TextOptions(keep=("{name}",), segmentation=Segmentation.NONE)
-    dividing = Dividing(FakeTranslator("full").source, DecodeOptions(), texts)
+    splitter = Splitter(FakeTranslator("full").source, DecodeOptions(), texts)
 
     async def translated() -> list[str]:
-        divided = [dividing.divided(">>deu<< See {name} now.")]
-        async with aclosing(Divider(dividing, submit).translate(divided, [Target()], 4)) as results:
+        split = [splitter.split(">>deu<< See {name} now.")]
+        async with aclosing(DocumentTranslator(splitter, submit).translate(split, [Target()], 4)) as results:
             return [each.text async for each in results]
 
     assert asyncio.run(translated()) == ["words {name} words"]

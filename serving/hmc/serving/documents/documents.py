@@ -8,14 +8,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from hmc.artifact.errors import DeadlineExceededError, InvalidRequestError, OverloadedError
 from hmc.engine.requests.options import DecodeOptions
-from hmc.serving.documents.dividing import Divided, Dividing, Joined, Part, PutTogether, named
 from hmc.serving.documents.keeping import Keeper, Submit
+from hmc.serving.documents.splitting import DocumentBuilder, Part, Splitter, SplitText, TextBuilder, with_field
 from hmc.serving.requests.options import Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.text.segmentation.pieces import Piece, worded
@@ -106,19 +105,17 @@ def check_keep(options: DecodeOptions, texts: TextOptions) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Divider:
-    """Translates texts at one level, by their sentences. submit: translates one text at the level."""
+class DocumentTranslator:
+    """Translates texts at one level, by their sentences."""
 
-    dividing: Dividing
-    submit: Submit
-    keeper: Keeper = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keeper", Keeper(self.dividing.texts.keep))
+    def __init__(self, splitter: Splitter, submit: Submit) -> None:
+        """submit: translates one sentence at the level."""
+        self._splitter = splitter
+        self._submit = submit
+        self._keeper = Keeper(splitter.texts.keep)
 
     async def translate(
-        self, texts: Sequence[Divided], targets: Sequence[Target], window: int
+        self, texts: Sequence[SplitText], targets: Sequence[Target], window: int
     ) -> AsyncGenerator[Translation]:
         """Yields the translation of each text. window: sentences under way.
 
@@ -140,44 +137,44 @@ class Divider:
             try:
                 return await self._translated(part, target)
             except (InvalidRequestError, OverloadedError) as error:
-                raise at(index, error) from error
+                raise with_text_index(index, error) from error
 
         first: dict[int, int] = {}  # text → offset of its first sentence
-        made: PutTogether | None = None
+        builder: TextBuilder | None = None
         async with aclosing(in_order(items(), work, window, long=_any_long(texts))) as results:
             async for (index, part), translation in results:
-                made = made or PutTogether(
-                    texts[index], segments=self.dividing.texts.return_segments, keep=self.dividing.texts.keep
+                builder = builder or TextBuilder(
+                    texts[index], segments=self._splitter.texts.return_segments, keep=self._splitter.texts.keep
                 )
                 if part is None:
-                    yield made.translation()
-                    made = None
+                    yield builder.translation()
+                    builder = None
                 else:
-                    made.add(part, translation)
+                    builder.add(part, translation)
 
-    async def document(self, text: str, joined: Joined) -> AsyncGenerator[DocumentPiece]:
-        """Yields the pieces of a translated document, each as soon as it and all before it are ready. joined: empty; it
-        then has the document's tokens and times, but no text."""
-        divided = await in_thread(self.dividing.divided, text) if len(text) >= LONG else self.dividing.divided(text)
-        joined.write_in(divided.target_language)
-        items = _around(divided) if divided.whole else divided.parts()
+    async def document(self, text: str, builder: DocumentBuilder) -> AsyncGenerator[DocumentPiece]:
+        """Yields the pieces of a translated document, each as soon as it and all before it are ready. builder: empty;
+        it then has the document's tokens and times, but no text."""
+        split = await in_thread(self._splitter.split, text) if len(text) >= LONG else self._splitter.split(text)
+        builder.write_in(split.target_language)
+        items = _around(split) if split.whole else split.parts()
 
         async def work(part: Part) -> Translation | None:
             return None if part.sent is None else await self._translated(part, Target())
 
         copied = ""
-        async with aclosing(in_order(items, work, DOCUMENT_WINDOW, long=_any_long([divided]))) as results:
+        async with aclosing(in_order(items, work, DOCUMENT_WINDOW, long=_any_long([split]))) as results:
             async for part, translation in results:
                 if translation is None:
-                    copied = joined.copy(part.piece.source)
+                    copied = builder.copy(part.piece.source)
                     if len(copied) > MAX_COPIED:
                         yield DocumentPiece(copied)
                         copied = ""
                 else:
-                    made, segment = joined.add(part.piece, translation)
-                    yield DocumentPiece(copied + made, segment)
+                    added, segment = builder.add(part.piece, translation)
+                    yield DocumentPiece(copied + added, segment)
                     copied = ""
-                joined.forget()
+                builder.forget()
         if copied:
             yield DocumentPiece(copied)
 
@@ -187,60 +184,60 @@ class Divider:
         code = part.sent[: len(part.sent) - len(part.piece.text)]
         words = part.piece.text
         if not code:  # a text that is not divided may begin with its own token, which each of its parts needs
-            code = self.dividing.source.code(words)
+            code = self._splitter.source.code(words)
             words = words[len(code) :]
-        begin, end = worded(words, self.dividing.source.language)  # as `submit` does, but around the phrases
+        begin, end = worded(words, self._splitter.source.language)  # as `submit` does, but around the phrases
         head = words[:begin].lstrip()
         tail = words[end:].rstrip()
 
         async def submit(text: str, options: DecodeOptions, target: Target) -> Translation:
-            return await self.submit(code + text, options, target)
+            return await self._submit(code + text, options, target)
 
-        if begin == end or not self.dividing.texts.keep:
-            return await submit(words, self.dividing.options, target)
-        done = await self.keeper.translate(submit, words[begin:end], self.dividing.options, target)
+        if begin == end or not self._splitter.texts.keep:
+            return await submit(words, self._splitter.options, target)
+        done = await self._keeper.translate(submit, words[begin:end], self._splitter.options, target)
         return done.between(head, tail)
 
 
-async def divided_texts(dividing: Dividing, texts: Sequence[str]) -> list[Divided]:
+async def split_texts(splitter: Splitter, texts: Sequence[str]) -> list[SplitText]:
     """How each text is divided. The event loop serves other calls meanwhile.
 
     Raises InvalidRequestError with the index of a text that cannot be divided.
     """
-    found: list[Divided] = []
+    splits: list[SplitText] = []
     for index, text in enumerate(texts):
         if index % AT_ONCE == AT_ONCE - 1:
             await asyncio.sleep(0)
         try:
-            divided = dividing.checked(text) if len(text) < LONG else await in_thread(dividing.checked, text)
+            split = splitter.split_checked(text) if len(text) < LONG else await in_thread(splitter.split_checked, text)
         except InvalidRequestError as error:
-            raise at(index, error) from error
-        found.append(divided)
-    return found
+            raise with_text_index(index, error) from error
+        splits.append(split)
+    return splits
 
 
 Numbered = InvalidRequestError | OverloadedError | DeadlineExceededError
 
 
-def at(index: int, error: Numbered) -> Numbered:
+def with_text_index(index: int, error: Numbered) -> Numbered:
     """The error of a text of a request, which it names."""
     text = f"texts[{index}]"
     if isinstance(error, InvalidRequestError):
-        return named(text, error)
+        return with_field(text, error)
     return type(error)(f"{text}: {error}", error.retry_after_s)
 
 
-def _any_long(texts: Sequence[Divided]) -> bool:
+def _any_long(texts: Sequence[SplitText]) -> bool:
     return any(len(each.text) >= LONG for each in texts)
 
 
-def _around(divided: Divided) -> Iterator[Part]:
+def _around(split: SplitText) -> Iterator[Part]:
     """A document that is translated as one, and what is copied around it."""
-    text = divided.text
-    begin, end = divided.worded()
-    if divided.own and begin < end:
+    text = split.text
+    begin, end = split.worded()
+    if split.own and begin < end:
         begin = 0
-    code = "" if divided.own else divided.code
+    code = "" if split.own else split.code
     for first, last, words in ((0, begin, False), (begin, end, True), (end, len(text), False)):
         if first < last:
             part = text[first:last]

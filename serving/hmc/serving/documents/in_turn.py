@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from hmc.engine.scheduling.postprocessor import announce_cancellation, set_exception, set_result
-from hmc.serving.documents.dividing import Divided, Part, PutTogether
+from hmc.serving.documents.splitting import Part, SplitText, TextBuilder
 from hmc.serving.requests.options import Target
 from hmc.serving.requests.results import TextProgress, Translation
 
@@ -21,14 +21,14 @@ class InTurn:
     """Translates the parts of one text. Each is queued when the one before is translated."""
 
     def __init__(
-        self, divided: Divided, parts: Sequence[Part], submit: Submit, target: Target, progress: TextProgress | None
+        self, split: SplitText, parts: Sequence[Part], submit: Submit, target: Target, progress: TextProgress | None
     ) -> None:
         """Queues the first part, and raises as `submit` does. target: the beginning of the first part's translation.
         progress: see `Translator.submit`."""
         self.future: Future[Translation] = Future()
         """The translation of the text. Cancelling it cancels the part that runs."""
         self._parts = iter(parts)
-        self._together = PutTogether(divided, segments=False)
+        self._builder = TextBuilder(split, segments=False)
         self._submit = submit
         self._target = target
         self._progress = progress
@@ -42,7 +42,7 @@ class InTurn:
     def _next(self, *, follows: bool) -> None:
         for part in self._parts:
             if part.sent is None:
-                self._together.add(part, None)
+                self._builder.add(part, None)
                 self._say_rest()
                 continue
             target = Target() if follows else self._target
@@ -53,7 +53,7 @@ class InTurn:
             return
         queue_s = self._queue_s or 0.0
         compute_s = time.perf_counter() - self._begin - queue_s
-        set_result(self.future, replace(self._together.translation(), queue_s=queue_s, compute_s=compute_s))
+        set_result(self.future, replace(self._builder.translation(), queue_s=queue_s, compute_s=compute_s))
 
     def _ended(self, part: Part, running: Future[Translation]) -> None:
         if self.future.done():
@@ -66,7 +66,7 @@ class InTurn:
             done = running.result()
             if self._queue_s is None:
                 self._queue_s = done.queue_s
-            self._together.add(part, done)
+            self._builder.add(part, done)
             try:
                 self._say_rest()
                 self._next(follows=True)
@@ -87,6 +87,6 @@ class InTurn:
         """Gives the text so far to `progress` that it does not have yet."""
         if self._progress is None:
             return
-        text = self._together.translation().text
+        text = self._builder.translation().text
         if len(text) > len(self._said) and text.startswith(self._said):
             self._say(text[len(self._said) :])

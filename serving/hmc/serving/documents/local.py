@@ -9,9 +9,9 @@ from typing import Protocol
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.engine.requests.options import DecodeOptions
-from hmc.serving.documents.dividing import Dividing, Joined, PutTogether, named
-from hmc.serving.documents.documents import Divider, check_document
+from hmc.serving.documents.documents import DocumentTranslator, check_document
 from hmc.serving.documents.keeping import Submit
+from hmc.serving.documents.splitting import DocumentBuilder, Splitter, TextBuilder, with_field
 from hmc.serving.requests.options import Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.source_side import SourceSide
@@ -35,14 +35,14 @@ def translate_document(
 ) -> Iterator[DocumentPiece]:
     """Yields the pieces of a translated document, each as soon as it and all before it are translated.
 
-    code: see `Dividing.code`. Closing the iterator early cancels the sentences that are under way. Raises
+    code: see `Splitter.code`. Closing the iterator early cancels the sentences that are under way. Raises
     InvalidRequestError for options that exclude each other.
     """
     options = options or DecodeOptions()
     texts = texts or TextOptions()
     check_document(options, texts)
-    divider = Divider(Dividing(translator.source, options, texts, code), _submit_to(translator))
-    pieces = divider.document(text, Joined(keep=texts.keep))
+    documents = DocumentTranslator(Splitter(translator.source, options, texts, code), _submit_to(translator))
+    pieces = documents.document(text, DocumentBuilder(keep=texts.keep))
     with asyncio.Runner() as runner:
         try:
             while (piece := runner.run(anext(pieces, None))) is not None:
@@ -65,30 +65,33 @@ def translate_texts(
     submit: translates texts that are not divided, with a target and the index of their text for each. Raises
     InvalidRequestError with the index of a text that cannot be divided.
     """
-    dividing = Dividing(source, options, TextOptions(segmentation))
-    divided = []
+    splitter = Splitter(source, options, TextOptions(segmentation))
+    splits = []
     for index, text in enumerate(texts):
         try:
-            divided.append(dividing.checked(text))
+            splits.append(splitter.split_checked(text))
         except InvalidRequestError as error:
-            raise named(f"text {index}", error) from error
-    parts = [list(each.parts()) for each in divided]
-    sent: list[str] = []
-    aims: list[Target] = []
-    of: list[int] = []
-    for index, found in enumerate(parts):
-        words = [part.sent for part in found if part.sent is not None]
-        sent += words
-        aims += [targets[index] if n == 0 else Target() for n in range(len(words))]
-        of += [index] * len(words)
-    done = iter(submit(sent, aims, of))
-    made = []
-    for whole, found in zip(divided, parts, strict=True):
-        together = PutTogether(whole, segments=False)
-        for part in found:
-            together.add(part, None if part.sent is None else next(done))
-        made.append(together.translation())
-    return made
+            raise with_field(f"text {index}", error) from error
+    parts = [list(split.parts()) for split in splits]
+    sentences: list[str] = []
+    begins: list[Target] = []
+    indices: list[int] = []
+    for index, parts_of_text in enumerate(parts):
+        target = targets[index]
+        for part in parts_of_text:
+            if part.sent is not None:
+                sentences.append(part.sent)
+                begins.append(target)
+                indices.append(index)
+                target = Target()
+    done = iter(submit(sentences, begins, indices))
+    translations = []
+    for split, parts_of_text in zip(splits, parts, strict=True):
+        builder = TextBuilder(split, segments=False)
+        for part in parts_of_text:
+            builder.add(part, None if part.sent is None else next(done))
+        translations.append(builder.translation())
+    return translations
 
 
 def _submit_to(translator: Submits) -> Submit:

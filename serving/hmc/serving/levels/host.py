@@ -22,6 +22,7 @@ from hmc.serving.levels.controller import AutoController, AutoPolicy
 from hmc.serving.levels.latency import RequestTimes
 from hmc.serving.levels.memory import Capacity, disk_shares
 from hmc.serving.levels.slots import HostStatus, Lease, LevelStatus, LoadedBundle, Slot, TranslatorFactory
+from hmc.serving.requests.call import PresentCall
 from hmc.serving.requests.selectors import MAX_NAME, Selector
 from hmc.serving.text.languages import Languages
 
@@ -232,14 +233,15 @@ class ModelHost:
         selector: Selector | None = None,
         *,
         priority: Priority = Priority.INTERACTIVE,
+        call: PresentCall | None = None,
         code: str = "",
         characters: int = 0,
     ) -> Lease:
         """Leases the level that `selector` chooses (None: the default level); use it in a `with` block.
 
         priority: of the texts of this lease. `auto` counts the texts for which they would wait as load: for interactive
-        texts only interactive texts, otherwise all. code: the token of the target language, see `Lease`. characters: of
-        all texts, by which a latency budget is judged.
+        texts only interactive texts, otherwise all. call, code: see `Lease`. characters: of all texts, by which a
+        latency budget is judged.
 
         Raises LevelNotFoundError if no level fits, LevelNotLoadedError if the level is not loaded, and UnavailableError
         before `start`, after `close`, and if the chosen level is still loading.
@@ -259,8 +261,8 @@ class ModelHost:
             version = self._current.manifest.version
             chosen_by = selector.chosen_by
             return Lease(
-                slot, version, self._end, priority, model=self.name, code=code, chosen_by=chosen_by, clock=self._clock,
-                times=self._current.times,
+                slot, version, self._end, priority, call=call, model=self.name, code=code, chosen_by=chosen_by,
+                clock=self._clock, times=self._current.times,
             )  # fmt: skip
 
     def _not_loaded(self, name: str) -> LevelNotLoadedError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.artifact.bundle.order import Standing
-from hmc.engine.requests.caller import ANYONE, Caller, Priority
+from hmc.engine.requests.caller import Priority
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.requests.results import DeviceUse
 from hmc.engine.requests.work import LevelWork
@@ -19,6 +19,7 @@ from hmc.serving.levels.choosing import LevelCandidate, runs_on
 from hmc.serving.levels.controller import AutoController
 from hmc.serving.levels.latency import FEW_REQUESTS, FRESH_S, LatencyWindow, RequestTimes, growth
 from hmc.serving.levels.memory import byte_shares
+from hmc.serving.requests.call import PresentCall
 from hmc.serving.requests.options import Target
 from hmc.serving.requests.results import (
     LevelBytes,
@@ -128,18 +129,21 @@ class Lease:
         end: Callable[[Slot], None],
         priority: Priority = Priority.INTERACTIVE,
         *,
+        call: PresentCall | None = None,
         model: str = "",
         code: str = "",
         chosen_by: str = "",
         clock: Callable[[], float] = time.monotonic,
         times: RequestTimes | None = None,
     ) -> None:
-        """end: called with the slot when the lease ends. priority: of the texts of this lease. model: the name of the
-        level's model. code: the token of the target language that each text begins with; empty: none.
+        """end: called with the slot when the lease ends. priority: of the texts of this lease. call: that needs
+        the level; None: nobody's. model: the name of the level's model. code: the token of the target language that
+        each text begins with; empty: none.
         chosen_by: see `Selector.chosen_by`. clock: in seconds. times: get to know how long this call takes."""
         self.level = slot.level
         self.bundle_version = bundle_version
         self.slot = slot
+        self.call = call or PresentCall()
         self._end = end
         self._priority = priority
         self.model = model
@@ -163,13 +167,15 @@ class Lease:
         target: Target | None = None,
         progress: TextProgress | None = None,
         *,
-        caller: Caller = ANYONE,
-        within_s: float | None = None,
+        timed: bool = False,
         line: bool = False,
     ) -> Future[Translation]:
         """Queues a text. Arguments and errors: see `Translator.submit`; and InvalidRequestError for a text that begins
-        with the token of another language. A level that did nothing when the first text came accepts all, however short
-        `within_s` is."""
+        with the token of another language.
+
+        timed: a text that cannot be translated before the call's deadline is refused. A level that did nothing when the
+        first text came accepts all."""
+        within_s = self.call.seconds_left() if timed else None
         if within_s is not None and self._found_idle is None:
             self._found_idle = not self.slot.translator.pending
         if not self._characters:
@@ -181,16 +187,16 @@ class Lease:
             target,
             progress,
             priority=self._priority,
-            caller=caller,
+            caller=self.call.caller,
             within_s=None if self._found_idle else within_s,
             line=line,
         )
         future.add_done_callback(self._observe)
         return future
 
-    def check_space(self, caller: Caller) -> None:
-        """Raises OverloadedError if the level's queue is full for this caller."""
-        self.slot.translator.check_space(self._priority, caller)
+    def check_space(self) -> None:
+        """Raises OverloadedError if the level's queue is full for the caller."""
+        self.slot.translator.check_space(self._priority, self.call.caller)
 
     def _observe(self, future: Future[Translation]) -> None:
         if future.cancelled() or future.exception() is not None:

@@ -23,13 +23,12 @@ from hmc.artifact.errors import (
 from hmc.engine.requests.caller import Caller, Priority
 from hmc.engine.requests.options import DecodeOptions
 from hmc.engine.runtime.process_memory import process_bytes
-from hmc.serving.documents.dividing import Dividing, Joined, with_segment
-from hmc.serving.documents.documents import Divider, at, check_document, check_keep, divided_texts
+from hmc.serving.documents.documents import DocumentTranslator, check_document, check_keep, split_texts, with_text_index
 from hmc.serving.documents.keeping import Submit
+from hmc.serving.documents.splitting import DocumentBuilder, Splitter, with_segment
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import Lease, LevelStatus, Slot
-from hmc.serving.requests.call import present_call
 from hmc.serving.requests.options import Target, TextOptions
 from hmc.serving.requests.results import (
     Answer,
@@ -100,9 +99,8 @@ class Handlers:
         characters = sum(map(len, texts))
         long = len(texts) > MAX_INTERACTIVE_TEXTS or characters > MAX_INTERACTIVE_CHARACTERS
         priority = Priority.STANDARD if long else Priority.INTERACTIVE
-        with await self._lease(selector, priority, characters) as lease:
-            record.served_by(lease)
-            lease.check_space(present_call().caller)  # before the texts are divided and encoded
+        with await self._lease(record, selector, priority, characters) as lease:
+            lease.check_space()  # before the texts are divided and encoded
             if text_options is None:
                 translations = await self._each_whole(lease, texts, options, targets)
             else:
@@ -118,7 +116,6 @@ class Handlers:
         Raises UnavailableError if the level was stopped meanwhile, and InvalidRequestError if the answer gets too
         large.
         """
-        call = present_call()
         futures: list[Future[Translation]] = []
         submitted = 0
         try:
@@ -127,11 +124,10 @@ class Handlers:
                     submitted = 0
                     await asyncio.sleep(0)
                 submitted += 1 + CHUNK_TEXTS * (len(text) + len(target.text)) // CHUNK_CHARACTERS
-                within_s = call.seconds_left()
                 try:
-                    futures.append(lease.submit(text, options, target, caller=call.caller, within_s=within_s))
+                    futures.append(lease.submit(text, options, target, timed=True))
                 except (InvalidRequestError, OverloadedError, DeadlineExceededError) as error:
-                    raise at(index, error) from error
+                    raise with_text_index(index, error) from error
         except BaseException:
             for future in futures:
                 future.cancel()
@@ -152,17 +148,17 @@ class Handlers:
         first one is refused if the queue is full, and the others wait for a place.
         """
         check_keep(options, text_options)
-        dividing = Dividing(lease.slot.translator.source, options, text_options, lease.code)
-        divided = await divided_texts(dividing, texts)
+        splitter = Splitter(lease.slot.translator.source, options, text_options, lease.code)
+        splits = await split_texts(splitter, texts)
         total = AnswerSize()
-        if all(text.whole for text in divided) and not text_options.keep:
+        if all(split.whole for split in splits) and not text_options.keep:
             done = await self._each_whole(lease, texts, options, targets)
             if not text_options.return_segments:
                 return done
-            return [total.add(with_segment(*pair)) for pair in zip(divided, done, strict=True)]
+            return [total.add(with_segment(*pair)) for pair in zip(splits, done, strict=True)]
         size = None if text_options.keep else AnswerSize()  # of what is submitted with `keep` most is dropped again
-        divider = Divider(dividing, self._submitter(lease, size, wait_at_first=False))
-        async with aclosing(divider.translate(divided, targets, self._settings.stream_window)) as results:
+        translator = DocumentTranslator(splitter, self._submitter(lease, size, wait_at_first=False))
+        async with aclosing(translator.translate(splits, targets, self._settings.stream_window)) as results:
             return [total.add(translation) async for translation in results]
 
     async def translate_document(
@@ -171,29 +167,26 @@ class Handlers:
         """Yields the pieces of a document's translation in order. A full queue makes it wait. Errors: see `translate`,
         except OverloadedError."""
         check_document(options, text_options)
-        with await self._lease(selector, Priority.BULK, len(text)) as lease:
-            record.served_by(lease)
-            joined = Joined(keep=text_options.keep)
-            dividing = Dividing(lease.slot.translator.source, options, text_options, lease.code)
-            divider = Divider(dividing, self._submitter(lease, None, wait_at_first=True))
-            async with aclosing(divider.document(text, joined)) as pieces:
+        with await self._lease(record, selector, Priority.BULK, len(text)) as lease:
+            builder = DocumentBuilder(keep=text_options.keep)
+            splitter = Splitter(lease.slot.translator.source, options, text_options, lease.code)
+            translator = DocumentTranslator(splitter, self._submitter(lease, None, wait_at_first=True))
+            async with aclosing(translator.document(text, builder)) as pieces:
                 async for piece in pieces:
                     record.piece()
                     yield replace(piece, level=lease.level.name, bundle_version=lease.bundle_version)
-            record.answer = answer_of([joined.translation(segments=False)], lease)
+            record.answer = answer_of([builder.translation(segments=False)], lease)
 
     def _submitter(self, lease: Lease, size: AnswerSize | None, *, wait_at_first: bool) -> Submit:
         """What translates the sentences of divided texts at a level: each waits for a place in the queue, but the first
         one is refused if it is full, unless `wait_at_first`. size: of the answer; None: it is not counted."""
         line = self._line(lease)
-        call = present_call()
         first = not wait_at_first
 
         async def submit(text: str, options: DecodeOptions, target: Target) -> Translation:
             nonlocal first
             if first:
-                within_s = call.seconds_left()
-                future = lease.submit(text, options, target, caller=call.caller, within_s=within_s)
+                future = lease.submit(text, options, target, timed=True)
                 first = False
             else:
                 future = await line.submit(lease, text, options, target)
@@ -202,17 +195,12 @@ class Handlers:
         return submit
 
     def _line(self, lease: Lease) -> WaitingLine:
-        caller = present_call().caller
-        lines = self._lines.get(lease.slot)
-        if lines is None:
-            lines = self._lines[lease.slot] = WeakValueDictionary()
-        if (line := lines.get(caller)) is None:
-            line = lines[caller] = WaitingLine(caller)
-        return line
+        lines = self._lines.setdefault(lease.slot, WeakValueDictionary())
+        return lines.setdefault(lease.call.caller, WaitingLine())
 
-    def stream_text(self) -> StreamText:
+    def stream_text(self, text_id: str) -> StreamText:
         """A text of a stream, to be counted as one request and begun by `begin_one`."""
-        return StreamText(self.record())
+        return StreamText(self._metrics.ended, text_id)
 
     async def begin_one(
         self,
@@ -231,8 +219,7 @@ class Handlers:
         until = None if within_ms is None else asyncio.get_running_loop().time() + within_ms / 1000.0
         try:
             async with asyncio.timeout_at(until) if until is not None else nullcontext():
-                lease = await self._lease(selector, Priority.BULK, len(text))
-                begun.served_by(lease)
+                lease = await self._lease(begun, selector, Priority.BULK, len(text))
                 future = await self._place(lease, text, options, target)
         except TimeoutError as error:
             raise out_of_time(within_ms or 0) from error
@@ -240,27 +227,23 @@ class Handlers:
 
     async def _place(self, lease: Lease, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
         """Queues a text of a stream, behind those of its caller that wait for a place."""
-        caller = present_call().caller
-        if caller not in self._lines.get(lease.slot, ()):
+        if lease.call.caller not in self._lines.get(lease.slot, ()):
             with suppress(OverloadedError):
-                return lease.submit(text, options, target, caller=caller, line=True)
+                return lease.submit(text, options, target, line=True)
         return await self._line(lease).submit(lease, text, options, target, line=True)
 
     async def translate_tokens(
         self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, target: Target
     ) -> AsyncIterator[str | Answer]:
         """Yields each piece of a translation as soon as it is certain, and the answer last. Errors: see `translate`."""
-        with await self._lease(selector, Priority.INTERACTIVE, len(text)) as lease:
-            record.served_by(lease)
+        with await self._lease(record, selector, Priority.INTERACTIVE, len(text)) as lease:
             loop = asyncio.get_running_loop()
             pieces = asyncio.Queue[str | None]()
 
             def progress(piece: str | None) -> None:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-            call = present_call()
-            within_s = call.seconds_left()
-            future = lease.submit(text, options, target, progress, caller=call.caller, within_s=within_s, line=True)
+            future = lease.submit(text, options, target, progress, timed=True, line=True)
             future.add_done_callback(lambda _: progress(None))
             try:
                 while (piece := await pieces.get()) is not None:
@@ -282,17 +265,21 @@ class Handlers:
             )
             raise TooLargeError(message, [Violation("texts", message)])
 
-    async def _lease(self, selector: Selector, priority: Priority, characters: int) -> Lease:
+    async def _lease(self, record: RequestRecord, selector: Selector, priority: Priority, characters: int) -> Lease:
+        """Leases the level that a request chooses, and records it. With `lazy`, the level is loaded first."""
         host, code = self._models.find(selector)
-        if not host.lazy:
-            return host.lease(selector, priority=priority, code=code, characters=characters)
         without_device: dict[str, DeviceUnavailableError] = {}
         with ExitStack() as wanted:  # so that a level that was loaded for this call is not unloaded before it is leased
             while True:
                 try:
-                    return host.lease(selector, priority=priority, code=code, characters=characters)
+                    lease = host.lease(selector, priority=priority, call=record.call, code=code, characters=characters)
                 except LevelNotLoadedError as error:
+                    if not host.lazy:
+                        raise
                     missing = error.level
+                else:
+                    record.served_by(lease)
+                    return lease
                 if missing in without_device:  # it is the default level, so no other one can be chosen
                     raise without_device[missing]
                 wanted.enter_context(host.cache.wanted(missing))

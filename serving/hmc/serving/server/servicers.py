@@ -7,11 +7,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 from hmc.artifact.errors import HmcError
 from hmc.engine.requests.options import DecodeOptions
-from hmc.serving.requests.call import present_call
 from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
@@ -78,17 +76,27 @@ class TranslationServicer(rpc.TranslationServiceServicer):
     async def TranslateStream(
         self, requests: AsyncIterator[pb.TranslateStreamRequest], _context: object
     ) -> AsyncIterator[pb.TranslateStreamResponse]:
-        async for response in answer_each(requests, self._begin, self._window, self._closing):
+        async for text in answer_each(requests, self._begin, self._window, self._closing):
+            try:
+                response = converters.stream_answer_to_proto(text.id, text.result())
+            except Exception as error:
+                reference = ""
+                if not isinstance(error, HmcError):
+                    reference = new_reference()
+                    log.exception("unexpected error %s in TranslateStream, request %s", reference, text.call.request_id)
+                response = converters.stream_error_to_proto(
+                    text.id, error, reference, level=text.level, bundle_version=text.bundle_version
+                )
             yield response
 
-    async def _begin(self, request: pb.TranslateStreamRequest) -> _Streamed:
-        with self._handlers.stream_text() as begun:
+    async def _begin(self, request: pb.TranslateStreamRequest) -> StreamText:
+        with self._handlers.stream_text(request.id) as begun:
             selector, options = checked_settings(request)
             check_stream_text(request)
             target = Target(request.target_prefix)
             within_ms = request.timeout_ms if request.HasField("timeout_ms") else None
             await self._handlers.begin_one(begun, request.text, selector, options, target, within_ms)
-        return _Streamed(request.id, begun)
+        return begun
 
     async def ListLevels(self, request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
         check_request(request)
@@ -97,33 +105,6 @@ class TranslationServicer(rpc.TranslationServiceServicer):
     async def ListModels(self, request: pb.ListModelsRequest, _context: object) -> pb.ListModelsResponse:
         check_request(request)
         return pb.ListModelsResponse(models=[converters.to_proto(pb.Model, model) for model in self._handlers.models()])
-
-
-class _Streamed:
-    """A text of a stream that was begun. Its error is in its answer, and the stream goes on."""
-
-    def __init__(self, text_id: str, begun: StreamText) -> None:
-        """text_id: the id that the client gave the text."""
-        self._id = text_id
-        self._begun = begun
-
-    @property
-    def future(self) -> asyncio.Future[Any]:
-        return self._begun.future
-
-    def answer(self) -> pb.TranslateStreamResponse:
-        try:
-            return converters.stream_answer_to_proto(self._id, self._begun.answer())
-        except Exception as error:
-            reference = ""
-            record = self._begun.record
-            if not isinstance(error, HmcError):
-                reference = new_reference()
-                log.exception(
-                    "unexpected error %s in TranslateStream, request %s", reference, present_call().request_id
-                )
-            served = {"level": record.level, "bundle_version": record.bundle_version}
-            return converters.stream_error_to_proto(self._id, error, reference, **served)
 
 
 class AdminServicer(rpc.AdminServiceServicer):

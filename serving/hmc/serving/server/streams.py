@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError, UnavailableError
-from hmc.engine.requests.caller import ANYONE, Caller
 from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.levels.slots import Lease
 from hmc.serving.requests.options import Target
@@ -19,13 +17,14 @@ from hmc.serving.server.observing.metrics import RequestRecord
 from hmc.serving.wire.rules import AnswerSize
 
 
-class StreamText:
-    """Make it when the text is read, and begin it in its `with` block: an error that leaves the block becomes the
-    answer of this text, and the other texts of the stream go on."""
+class StreamText(RequestRecord):
+    """A text of a stream. Make it when the text is read, and begin it in its `with` block: an error that leaves the
+    block becomes the answer of this text, and the other texts of the stream go on."""
 
-    def __init__(self, record: RequestRecord) -> None:
-        """record: of the text, which ends once, with its error if it has failed."""
-        self.record = record
+    def __init__(self, count: Callable[[RequestRecord, BaseException | None], None], text_id: str) -> None:
+        """count: see `RequestRecord`. text_id: the id that the client gave the text."""
+        super().__init__(count)
+        self.id = text_id
         self.future: asyncio.Future[Any]
         """Done when there is an answer. Cancelling it gives the text up. Set when the `with` block has been left."""
         self._lease: Lease | None = None
@@ -34,8 +33,8 @@ class StreamText:
 
     def served_by(self, lease: Lease) -> None:
         """The level that translates the text. The lease ends with the text."""
+        super().served_by(lease)
         self._lease = lease
-        self.record.served_by(lease)
 
     def wait_for(self, translation: asyncio.Future[Translation], until: float | None, within_ms: int) -> None:
         """The translation, which the text takes as its own: it is cancelled with it. until: the time of the event loop
@@ -45,18 +44,15 @@ class StreamText:
         if until is not None:
             self._timer = translation.get_loop().call_at(until, self._expire, within_ms)
 
-    def answer(self) -> Answer:
+    def result(self) -> Answer:
         """The answer, or the error of the text, which is raised. Call it when `future` is done."""
         if self._error is not None:
             raise self._error
-        assert self.record.answer is not None
-        return self.record.answer
+        assert self.answer is not None
+        return self.answer
 
-    def __enter__(self) -> StreamText:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __exit__(  # type: ignore[override]  # an error does not leave the block
+        self, _kind: object, error: BaseException | None, _trace: object
     ) -> bool:
         if error is None:
             return False
@@ -77,22 +73,19 @@ class StreamText:
         elif (error := translation.exception()) is not None:
             self._end(error)
         else:
-            self._answered(translation.result())
-
-    def _answered(self, translation: Translation) -> None:
-        assert self._lease is not None
-        try:
-            self.record.answer = answer_of([AnswerSize().add(translation)], self._lease)
-        except Exception as error:  # noqa: BLE001 - such as an answer that is too large; it is this text's error
-            self._end(error)
-        else:
-            self._end(None)
+            assert self._lease is not None
+            try:
+                self.answer = answer_of([AnswerSize().add(translation.result())], self._lease)
+            except Exception as failure:  # noqa: BLE001 - such as an answer that is too large; it is this text's error
+                self._end(failure)
+            else:
+                self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
         self._error = error
         if self._lease is not None:
             self._lease.end()
-        self.record.ended(self.record, error)
+        self._count(self, error)
 
 
 def out_of_time(milliseconds: int) -> DeadlineExceededError:
@@ -118,8 +111,7 @@ class WaitingLine:
     Each stream has one text in the line at a time, so streams get free places in turn, one text each.
     """
 
-    def __init__(self, caller: Caller = ANYONE) -> None:
-        self._caller = caller
+    def __init__(self) -> None:
         self._first = asyncio.Lock()  # held by the first text in the line; a lock is first come, first served
         self._freed = asyncio.Event()
         self._subscribed = False
@@ -132,7 +124,7 @@ class WaitingLine:
         async with self._first:
             while True:
                 try:
-                    return lease.submit(text, options, target, caller=self._caller, line=line)
+                    return lease.submit(text, options, target, line=line)
                 except OverloadedError:
                     await self._wait(lease)
 
@@ -159,8 +151,6 @@ class WaitingLine:
 
 
 Request = TypeVar("Request")
-Response = TypeVar("Response")
-Answered_co = TypeVar("Answered_co", covariant=True)
 
 
 async def until(closing: asyncio.Event, requests: AsyncIterator[Request]) -> AsyncIterator[Request]:
@@ -182,36 +172,36 @@ async def until(closing: asyncio.Event, requests: AsyncIterator[Request]) -> Asy
         closed.cancel()
 
 
-class UnderWay(Protocol[Answered_co]):
+class UnderWay(Protocol):
     """A request of a stream that was begun."""
 
     @property
     def future(self) -> asyncio.Future[Any]:
         """Done when there is an answer. Cancelling it gives the request up."""
 
-    def answer(self) -> Answered_co:
-        """The answer; called once `future` is done. An error ends the stream."""
+
+Begun = TypeVar("Begun", bound=UnderWay)
 
 
 async def answer_each(
     requests: AsyncIterable[Request],
-    begin: Callable[[Request], Awaitable[UnderWay[Response]]],
+    begin: Callable[[Request], Awaitable[Begun]],
     window: int,
     closing: asyncio.Event,
-) -> AsyncIterator[Response]:
-    """Yields the answers of all requests, in the order in which they are ready.
+) -> AsyncIterator[Begun]:
+    """Yields what `begin` made of all requests, in the order in which their answers are ready.
 
-    At most `window` requests are under way: begun, and their answers not yet taken from this iterator. The next request
+    At most `window` requests are under way: begun, and not yet taken from this iterator. The next request
     is read only when `begin` of the one before has returned, which means that it has its place in a level's queue. So a
     full queue, a slow engine and a slow reader all hold up the sender. No request costs a task of its own.
 
     When `closing` is set, no more requests are read, those under way are answered, and UnavailableError ends
-    the stream. An error raised by `begin`, by `requests` or by an answer ends the stream with that error. When the
-    stream ends early, all requests under way are cancelled.
+    the stream. An error raised by `begin` or by `requests` ends the stream with that error. When the stream ends early,
+    all requests under way are cancelled.
     """
     free = asyncio.Semaphore(window)
-    finished: asyncio.Queue[UnderWay[Response] | None] = asyncio.Queue()
-    running: dict[asyncio.Future[Any], UnderWay[Response]] = {}
+    finished: asyncio.Queue[Begun | None] = asyncio.Queue()
+    running: dict[asyncio.Future[Any], Begun] = {}
     beginning = False
     cut_off = False
 
@@ -242,7 +232,7 @@ async def answer_each(
         while running or not reader.done() or not finished.empty():
             ended = await finished.get()
             if ended is not None:
-                yield ended.answer()
+                yield ended
                 free.release()
         if closing.is_set() and cut_off:
             raise UnavailableError("the server is shutting down; send the unanswered texts to another one")

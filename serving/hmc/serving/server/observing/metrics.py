@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 import grpc
 from prometheus_client import (
@@ -217,17 +218,17 @@ class RequestRecord:
     first_s: float | None = None
     """Seconds until the first piece of its translation, of a call that answers in pieces. None before it."""
 
-    def __init__(self, ended: Callable[[RequestRecord, BaseException | None], None]) -> None:
-        """ended: called when the request has ended, with its error if it has failed."""
-        self.ended = ended
+    def __init__(self, count: Callable[[RequestRecord, BaseException | None], None]) -> None:
+        """count: called when the request has ended, with its error if it has failed. Made in the call that has it."""
+        self._count = count
         self._began = time.perf_counter()
         self.call = present_call()
 
-    def __enter__(self) -> RequestRecord:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self.ended(self, error)
+        self._count(self, error)
 
     def served_by(self, lease: Lease) -> None:
         """Records the level that serves the request."""

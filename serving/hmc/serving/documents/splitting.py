@@ -24,7 +24,7 @@ CLOSING = "”’»)]"
 """What may stand after the end of a sentence in a script without blanks."""
 
 
-class Joined:
+class DocumentBuilder:
     """The translation of one text while it is made."""
 
     def __init__(self, target_language: str = "", keep: Sequence[str] = ()) -> None:
@@ -51,7 +51,7 @@ class Joined:
         met = self._after.rstrip(CLOSING)[-1:], piece.source[:1]
         glue = self._write(" " if self._after and self._spaced and any(map(UNSPACED_SCRIPT.match, met)) else "")
         begin = self._size
-        made = self._write(piece.put_back(translation.text, self._keep))
+        written = self._write(piece.put_back(translation.text, self._keep))
         self._after = piece.source
         self._total = _sum(self._total, replace(translation, joined_lines=len(piece.breaks)))
         segment = Segment(
@@ -59,7 +59,7 @@ class Joined:
             translation.target_tokens, translation.hit_max_length, translation.tokens, translation.source_pieces,
             translation.much_shorter, translation.mostly_unknown, len(piece.breaks),
         )  # fmt: skip
-        return glue + made, segment
+        return glue + written, segment
 
     def collect(self, piece: Piece, translation: Translation) -> None:
         """As `add`. `translation` then returns this sentence too."""
@@ -118,7 +118,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Divided:
+class SplitText:
     """How a text is divided."""
 
     text: str
@@ -150,17 +150,17 @@ class Divided:
         """The parts of a text that is not divided into sentences, in order, see `hmc.serving.text.segmentation.runs`.
         At most one part is translated, unless more than blanks lies between two sentences."""
         skipped = len(self.own)
-        found: list[Part] = []
+        parts: list[Part] = []
         at = skipped
         for run in runs(self.text[skipped:], self.source.language):
             begin = run.begin + skipped
             if begin > at:
-                found.append(Part(Piece(at, self.text[at:begin]), None))
-            found.append(Part(replace(run, begin=begin), f"{self.code}{run.text}"))
+                parts.append(Part(Piece(at, self.text[at:begin]), None))
+            parts.append(Part(replace(run, begin=begin), f"{self.code}{run.text}"))
             at = run.end + skipped
         if at < len(self.text):
-            found.append(Part(Piece(at, self.text[at:]), None))
-        return found
+            parts.append(Part(Piece(at, self.text[at:]), None))
+        return parts
 
     def worded(self) -> Span:
         """The part of the text that is translated if the text is not divided."""
@@ -175,15 +175,15 @@ class Divided:
             return 1
         if len(self.text) > MAX_PART and not SENTENCE_END.search(self.text):
             return 1
-        found = pieces(self.text[len(self.own) :], self.source.language, lambda _: True)
-        return sum(1 for _ in islice((piece for piece in found if piece.text is not None), most))
+        parts = pieces(self.text[len(self.own) :], self.source.language, lambda _: True)
+        return sum(1 for _ in islice((piece for piece in parts if piece.text is not None), most))
 
     def _fits(self, part: str) -> bool:
         return self.source.fits(self.code + part)
 
 
 @dataclass(frozen=True)
-class Dividing:
+class Splitter:
     """Divides the texts of a request for one level."""
 
     source: SourceSide
@@ -192,35 +192,35 @@ class Dividing:
     code: str = ""
     """The token of the target language, such as `>>deu<<`, for texts that do not begin with one. Empty: none."""
 
-    def divided(self, text: str) -> Divided:
+    def split(self, text: str) -> SplitText:
         """How a text is divided. Raises InvalidRequestError for one that is too long and may not be divided."""
         own = self.source.code(text)
         code = own or (f"{self.code} " if self.code else "")
-        found = Divided(text, False, own, code, self.source)
-        return found if self._divides(found) else Divided(text, True, own, code, self.source)
+        split = SplitText(text, False, own, code, self.source)
+        return split if self._divides(split) else replace(split, whole=True)
 
-    def checked(self, text: str) -> Divided:
-        """As `divided`. Raises DividedError too, for a text that is divided although the options exclude it, and
+    def split_checked(self, text: str) -> SplitText:
+        """As `split`. Raises SplitError too, for a text that is divided although the options exclude it, and
         TooLargeError for one of more than MAX_ANSWER_TOKENS."""
-        found = self.divided(text)
-        if not found.whole and (tokens := self.source.about(text, MAX_ANSWER_TOKENS)) > MAX_ANSWER_TOKENS:
+        split = self.split(text)
+        if not split.whole and (tokens := self.source.about(text, MAX_ANSWER_TOKENS)) > MAX_ANSWER_TOKENS:
             raise TooLargeError(
                 f"the text has {tokens:,} tokens, and one answer translates at most {MAX_ANSWER_TOKENS:,}: divide it, "
                 "or send it to TranslateDocument (`hmc translate --document`), which answers sentence by sentence"
             )
-        if not found.whole and found.sentences(1):
+        if not split.whole and split.sentences(1):
             self._check_options()
-        return found
+        return split
 
-    def _divides(self, found: Divided) -> bool:
-        text = found.text
+    def _divides(self, split: SplitText) -> bool:
+        text = split.text
         segmentation = self.texts.segmentation
         if segmentation is Segmentation.SENTENCE:
             return True
         if segmentation is Segmentation.AUTO and LINE_END.search(text, *stripped(text, 0, len(text))):
             return True
-        if self.source.fits(text if found.own else found.code + text):
-            return segmentation is Segmentation.AUTO and bool(text.strip()) and found.sentences(2) != 1
+        if self.source.fits(text if split.own else split.code + text):
+            return segmentation is Segmentation.AUTO and bool(text.strip()) and split.sentences(2) != 1
         if segmentation is Segmentation.AUTO:
             return True
         size = len(text.encode())
@@ -243,54 +243,54 @@ class Dividing:
                 f"the text is divided into sentences, which excludes {refused}: change that, send the sentences as "
                 "texts of their own, or choose the segmentation none (SEGMENTATION_NONE)"
             )
-            raise DividedError(message, [Violation(field, message)])
+            raise SplitError(message, [Violation(field, message)])
 
 
-class DividedError(InvalidRequestError):
+class SplitError(InvalidRequestError):
     """A text is divided although options exclude it. The invalid field is `options`."""
 
 
-def named(text: str, error: InvalidRequestError) -> InvalidRequestError:
+def with_field(text: str, error: InvalidRequestError) -> InvalidRequestError:
     """The error of a text, with the name of the text, such as `texts[2]`. This is also the invalid field, unless the
     error names another field."""
     message = f"{text}: {error}"
-    if isinstance(error, DividedError):
+    if isinstance(error, SplitError):
         return InvalidRequestError(message, error.violations)
     return type(error)(message, [Violation(text, message)])
 
 
-class PutTogether:
+class TextBuilder:
     """The translation of one text while it is made, of the translations of its parts in their order."""
 
-    def __init__(self, divided: Divided, *, segments: bool, keep: Sequence[str] = ()) -> None:
-        """segments: with the sentences. keep: see `Joined`."""
-        self._divided = divided
+    def __init__(self, split: SplitText, *, segments: bool, keep: Sequence[str] = ()) -> None:
+        """segments: with the sentences. keep: see `DocumentBuilder`."""
+        self._split = split
         self._segments = segments
         self._whole: Translation | None = None
-        self._joined = Joined(divided.target_language, keep)
+        self._builder = DocumentBuilder(split.target_language, keep)
 
     def add(self, part: Part, translation: Translation | None) -> None:
         """Adds a part. translation: None if it is copied."""
         if translation is None:
-            self._joined.copy(part.piece.source)
-        elif self._divided.whole:
-            self._whole = with_segment(self._divided, translation) if self._segments else translation
+            self._builder.copy(part.piece.source)
+        elif self._split.whole:
+            self._whole = with_segment(self._split, translation) if self._segments else translation
         else:
-            self._joined.collect(part.piece, translation)
+            self._builder.collect(part.piece, translation)
 
     def translation(self) -> Translation:
         """The whole translation."""
-        return self._whole or self._joined.translation(segments=self._segments)
+        return self._whole or self._builder.translation(segments=self._segments)
 
 
-def with_segment(divided: Divided, translation: Translation) -> Translation:
+def with_segment(split: SplitText, translation: Translation) -> Translation:
     """The translation of a text that was not divided, with its one segment. A text that is blank or copied has no
     segment."""
     if translation.blank:
         return translation
-    begin, end = divided.worded()
-    head = divided.text[len(divided.own) : begin].lstrip()
-    tail = divided.text[end:].rstrip()
+    begin, end = split.worded()
+    head = split.text[len(split.own) : begin].lstrip()
+    tail = split.text[end:].rstrip()
     segment = Segment(
         begin, end, len(head), len(translation.text) - len(tail), translation.score, translation.source_tokens,
         translation.target_tokens, translation.hit_max_length, translation.tokens, translation.source_pieces,
