@@ -64,7 +64,7 @@ def on_device(lively_checkpoint: Path, once: Once) -> Path:
     return once(bundle_at, lively_checkpoint, (24, 12), ("fp32", "fp16"), device_form=True)
 
 
-def opened(bundle: Path, level: str = "h12") -> LevelSessions:
+def opened(bundle: Path, level: str = "h12") -> Any:
     manifest = read_manifest(bundle)
     return LevelSessions.open(bundle, manifest.architecture, manifest.level(level), Device("cpu"), 1)
 

@@ -14,7 +14,7 @@ from tests.serving.fakes import GUARD_S, eventually
 from hmc.engine.runtime import turns
 from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.graphs import OpenedGraph
-from hmc.engine.runtime.sessions import LevelSessions
+from hmc.engine.runtime.sessions import DeviceSessions
 
 GPU = Device("cuda", 97)
 
@@ -38,7 +38,7 @@ def test_no_thread_waits_for_ever_when_graphs_open_beside_a_capture(taking: str)
     """A worker needs a graph within its turn on the device, a worker of another level wants the device alone, and a
     thread opens a graph aside."""
     level: Any = SimpleNamespace(name="full", files={"full/decoder_search_beam.onnx": ""})
-    sessions = LevelSessions(SimpleNamespace(), level, GPU, NoOpener())  # type: ignore[arg-type]
+    sessions = DeviceSessions(SimpleNamespace(), level, GPU, NoOpener())  # type: ignore[arg-type]
     inside, go_on = threading.Event(), threading.Event()
     waiting = turns._turns.changed._waiters  # type: ignore[attr-defined]
 
@@ -69,7 +69,7 @@ def test_graphs_that_are_closed_go_in_a_turn_and_do_not_come_back() -> None:
     """Nor by a thread that was to replace one."""
     level: Any = SimpleNamespace(name="full", files={"full/decoder_search_beam.onnx": ""})
     opener = NoOpener()
-    sessions = LevelSessions(SimpleNamespace(), level, GPU, opener)  # type: ignore[arg-type]
+    sessions = DeviceSessions(SimpleNamespace(), level, GPU, opener)  # type: ignore[arg-type]
     graph = weakref.ref(sessions.decoder("search_beam"))
     collector = weakref.ref(sessions.collector())
     with turns.alone(GPU):

@@ -16,7 +16,7 @@ from hmc.engine.caches.programs import program_caches
 from hmc.engine.requests.options import MAX_TOKENS
 from hmc.engine.runtime.processor import instructions
 from hmc.engine.runtime.programs import ProgramSessions
-from hmc.engine.runtime.sessions import LevelSessions
+from hmc.engine.runtime.sessions import DeviceSessions, LevelSessions
 
 SAME_RESULT_ALONE = "avx512_vnni"
 """With these instructions a row with 4-bit weights has the same results alone as in a batch, as far as was tested."""
@@ -31,7 +31,7 @@ def caches_for(
     """
     if isinstance(sessions, ProgramSessions):
         return program_caches(sessions, rows)
-    if sessions.device_form:
+    if isinstance(sessions, DeviceSessions):
         return device_caches(sessions, variant, rows, max_rows, max_tokens)
     return host_caches(sessions, variant, rows)
 
@@ -49,7 +49,7 @@ def host_caches(sessions: LevelSessions, variant: Variant | None, rows: int) -> 
 
 
 def device_caches(
-    sessions: LevelSessions, variant: Variant | None, rows: int, max_rows: int = 128, max_tokens: int = MAX_TOKENS
+    sessions: DeviceSessions, variant: Variant | None, rows: int, max_rows: int = 128, max_tokens: int = MAX_TOKENS
 ) -> DeviceCaches:
     """In the memory of `sessions.device`; as `caches_for`."""
     chain = Chain(rows, max_rows, max_tokens, sessions.arch.max_positions, tree=variant != "greedy")

@@ -26,7 +26,7 @@ from hmc.engine.requests.options import Sampling
 from hmc.engine.runtime import turns
 from hmc.engine.runtime.bound_steps import BoundStep, BoundSteps
 from hmc.engine.runtime.memory.mirrored import Arrangement, MirroredArrays, arrangement_bytes
-from hmc.engine.runtime.sessions import LevelSessions
+from hmc.engine.runtime.sessions import DeviceSessions
 
 USUAL_BANNED = 16
 """Columns of `banned` without bans."""
@@ -36,7 +36,7 @@ UNUSUAL = "bans, or truncated sampling, ask for another number of candidates tha
 class DeviceCaches(Caches):
     """Sentence i is in slot `slots[i]` of every cache."""
 
-    def __init__(self, sessions: LevelSessions, variant: Variant | None, chain: Chain, positions: Positions) -> None:
+    def __init__(self, sessions: DeviceSessions, variant: Variant | None, chain: Chain, positions: Positions) -> None:
         """Takes a decoder session for itself, and opens it if none is open. Raises InvalidArtifactError."""
         self.sessions = sessions
         self.variant = variant

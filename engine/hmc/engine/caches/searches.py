@@ -27,7 +27,7 @@ from hmc.engine.runtime.memory.account import LevelMemory
 from hmc.engine.runtime.memory.blocks import ALIGNMENT, DeviceBlock
 from hmc.engine.runtime.memory.mirrored import MirroredArrays, arrangement_bytes
 from hmc.engine.runtime.memory.views import DeviceArray
-from hmc.engine.runtime.sessions import LevelSessions
+from hmc.engine.runtime.sessions import DeviceSessions
 from hmc.engine.runtime.staging import NewSentence, Staging, Upcoming
 
 WRITTEN = ("limits", "minimums", "penalties", "fresh", "source_lengths")
@@ -51,7 +51,7 @@ class Searches:
     """The searches of one mode on a device. A step runs the slots from 0 to the last one in use."""
 
     def __init__(
-        self, sessions: LevelSessions, variant: SearchVariant, rows: int, max_rows: int, max_tokens: int
+        self, sessions: DeviceSessions, variant: SearchVariant, rows: int, max_rows: int, max_tokens: int
     ) -> None:
         """No searches yet. rows: k, of each sentence. max_rows, max_tokens: see `Chain`. Takes a decoder session for
         itself, and opens it if none is open. Raises InvalidArtifactError, and FailedPreconditionError if the device has

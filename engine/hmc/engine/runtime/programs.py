@@ -85,11 +85,6 @@ class ProgramSessions(LevelSessions):
         return opened
 
     @property
-    def device_form(self) -> bool:
-        """There is no device."""
-        return False
-
-    @property
     def searches_inside(self) -> bool:
         """Whether the executor searches by itself."""
         return isinstance(self.program, NativeLevel)

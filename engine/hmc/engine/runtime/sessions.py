@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -70,14 +71,10 @@ class LevelSessions:
     """Whether the decoder returns the score of a given token. Decoders compiled by early versions do not."""
     warming_up: bool = False
     """Whether caches that are made now are for usual requests, and so do beforehand what their steps need."""
-    _collector: onnxruntime.InferenceSession | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock)
-    _closed: bool = False
 
-    @property
-    def device_form(self) -> bool:
-        """Whether the level's graphs keep their state in memory of the device, see `in_device_form`."""
-        return in_device_form(self.level)
+    device_form: ClassVar[bool] = False
+    """Whether the level's graphs keep their state in memory of the device, see `in_device_form`."""
 
     @property
     def searches_inside(self) -> bool:
@@ -93,11 +90,6 @@ class LevelSessions:
     def memory(self) -> LevelMemory:
         """The part of the device's account for the caches of this level."""
         return LevelMemory(memory_of(self.device), self.level.name)
-
-    @cached_property
-    def device_encoder(self) -> DeviceEncoder:
-        """Runs the encoder of a level in device form."""
-        return DeviceEncoder(self.encoder, self.device, self.arch.pad_id, self.arch.max_positions)
 
     @classmethod
     def open(
@@ -115,21 +107,22 @@ class LevelSessions:
         FailedPreconditionError if a file has changed since the bundle was validated, or if the weights do not fit into
         the device's memory.
         """
-        if device.kind != "cpu" and not in_device_form(level):
+        on_device = in_device_form(level)
+        if device.kind != "cpu" and not on_device:
             raise InvalidArtifactError(
                 f"level {level.name}",
                 ["its graphs for CUDA are those of an earlier version"],
                 "Compile the bundle again with `hmc compile`.",
             )
-        packed = PackedWeights(cache) if cache and device.kind == "cpu" and not in_device_form(level) else None
+        packed = PackedWeights(cache) if cache and not on_device else None
         if workers > 1:  # a worker is itself one of the threads of a run, and the rest of the threads are shared
             threads = workers * (max(threads, 1) - 1) + 1
         elif device.kind == "cpu":
             threads = threads_here(threads)
-        store = weights_on(device) if device.kind != "cpu" or in_device_form(level) else None
+        store = weights_on(device) if on_device else None
         opener = Opener(bundle, level.files, device, threads, packed, attention, store)
         opener.load_weights(level.name)
-        opened = cls(arch, level, device, opener)
+        opened = (DeviceSessions if on_device else LevelSessions)(arch, level, device, opener)
         held = {weight.name: weight.size for weight in opener.held.values()}
         opened.weights, opened.device_weights = (held, {}) if device.kind == "cpu" else ({}, held)
         try:
@@ -158,48 +151,11 @@ class LevelSessions:
                 self.decoders[variant] = self._open_decoder(variant)
             return self.decoders[variant]
 
-    def take_decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
-        """A session of this variant for one batch alone, for levels in device form: graphs that are captured in it
-        refer to the memory of that batch, and ONNX Runtime forgets them only with the session. The first call takes the
-        session that `decoder` opened; each other call opens a session."""
-        with self._turn_to_open():
-            taken = self.decoders.pop(variant, None)
-            return self._open_decoder(variant) if taken is None else taken
-
-    def replace_decoder(self, variant: Variant | None) -> None:
-        """Opens a session for the next `take_decoder`, on a thread of its own, unless there is one."""
-        threading.Thread(target=self._replace, args=(variant,), name=f"hmc-open-{variant}").start()
-
-    def _replace(self, variant: Variant | None) -> None:
-        try:
-            with self._turn_to_open():
-                if variant not in self.decoders and not self._closed:
-                    self.decoders[variant] = self._open_decoder(variant)
-        except Exception:
-            log.exception("a decoder of level %s could not be opened again; requests try it", self.level.name)
-
     def close(self) -> None:
-        """Closes the graphs of a GPU and gives up their weights, in a turn on the device: if they went at any time, the
-        memory that they free could end the capture of another level. Nothing may run or open graphs afterwards."""
-        if self.device.kind == "cpu":
-            return
-        with self._turn_to_open():
-            self._closed = True
-            self.encoder = None
-            self.shortlist = None
-            self._collector = None
-            self.__dict__.pop("device_encoder", None)
-            self.decoders.clear()
-            if self.opener is not None:
-                self.opener.held.clear()
+        """Gives up what the level holds. Nothing may run or open graphs afterwards. Here the last reference does it."""
 
-    def collector(self) -> onnxruntime.InferenceSession:
-        """The graph that reads ended searches of a level in device form. Opens it if it is not open. Errors: see
-        `open`."""
-        with self._turn_to_open():
-            if self._collector is None:
-                self._collector = self._open(collect_path(self.level.name), spin_us=0)
-            return self._collector
+    def _open_decoder(self, variant: Variant | None) -> onnxruntime.InferenceSession:
+        return self._open(decoder_path(self.level.name, variant), spin_us=DECODER_SPIN_US)
 
     @contextmanager
     def _turn_to_open(self) -> Iterator[None]:
@@ -207,17 +163,6 @@ class LevelSessions:
         wait here, and the thread for which it waits must not wait for a turn."""
         with turns.shared(self.device), self._opening:
             yield
-
-    def _open_decoder(self, variant: Variant | None) -> onnxruntime.InferenceSession:
-        name = decoder_path(self.level.name, variant)
-        capture = self.device_form and self.device.kind != "cpu"
-        try:
-            return self._open(name, spin_us=DECODER_SPIN_US, capture=capture)
-        except InvalidArtifactError as error:
-            if not capture:
-                raise
-            log.warning("%s runs without captured graphs, which ONNX Runtime refused: %s", name, error)
-            return self._open(name, spin_us=DECODER_SPIN_US)
 
     def _open(self, name: str, *, spin_us: int, capture: bool = False) -> onnxruntime.InferenceSession:
         assert self.opener is not None
@@ -229,7 +174,7 @@ class LevelSessions:
 
     def release_memory(self) -> None:
         """Gives unused memory back to the system, such as the memory of large batches. The sessions may be in use."""
-        if self.encoder is not None and self.device.kind == "cpu" and not self.device_form:
+        if self.encoder is not None and not self.device_form:
             options = onnxruntime.RunOptions()
             # After this run of one token, the arena of all CPU sessions frees what it does not use.
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -270,3 +215,68 @@ class LevelSessions:
         names = [o.name for o in self.encoder.get_outputs()]
         values = self.encoder.run(names, {"source": source, "source_lengths": lengths})
         return dict(zip(names, values, strict=True)), lengths
+
+
+@dataclass
+class DeviceSessions(LevelSessions):
+    """The sessions of a level in device form."""
+
+    device_form: ClassVar[bool] = True
+    _collector: onnxruntime.InferenceSession | None = None
+    _closed: bool = False
+
+    @cached_property
+    def device_encoder(self) -> DeviceEncoder:
+        """Runs the encoder of a level in device form."""
+        return DeviceEncoder(self.encoder, self.device, self.arch.pad_id, self.arch.max_positions)
+
+    def take_decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
+        """A session of this variant for one batch alone: graphs that are captured in it
+        refer to the memory of that batch, and ONNX Runtime forgets them only with the session. The first call takes the
+        session that `decoder` opened; each other call opens a session."""
+        with self._turn_to_open():
+            taken = self.decoders.pop(variant, None)
+            return self._open_decoder(variant) if taken is None else taken
+
+    def replace_decoder(self, variant: Variant | None) -> None:
+        """Opens a session for the next `take_decoder`, on a thread of its own, unless there is one."""
+        threading.Thread(target=self._replace, args=(variant,), name=f"hmc-open-{variant}").start()
+
+    def _replace(self, variant: Variant | None) -> None:
+        try:
+            with self._turn_to_open():
+                if variant not in self.decoders and not self._closed:
+                    self.decoders[variant] = self._open_decoder(variant)
+        except Exception:
+            log.exception("a decoder of level %s could not be opened again; requests try it", self.level.name)
+
+    def collector(self) -> onnxruntime.InferenceSession:
+        """The graph that reads ended searches. Opens it if it is not open. Errors: see
+        `open`."""
+        with self._turn_to_open():
+            if self._collector is None:
+                self._collector = self._open(collect_path(self.level.name), spin_us=0)
+            return self._collector
+
+    def _open_decoder(self, variant: Variant | None) -> onnxruntime.InferenceSession:
+        if self.device.kind == "cpu":
+            return super()._open_decoder(variant)
+        name = decoder_path(self.level.name, variant)
+        try:
+            return self._open(name, spin_us=DECODER_SPIN_US, capture=True)
+        except InvalidArtifactError as error:
+            log.warning("%s runs without captured graphs, which ONNX Runtime refused: %s", name, error)
+            return self._open(name, spin_us=DECODER_SPIN_US)
+
+    def close(self) -> None:
+        """Closes the graphs and gives up their weights, in a turn on the device: if they went at any time, the memory
+        that they free could end the capture of another level. Nothing may run or open graphs afterwards."""
+        with self._turn_to_open():
+            self._closed = True
+            self.encoder = None
+            self.shortlist = None
+            self._collector = None
+            self.__dict__.pop("device_encoder", None)
+            self.decoders.clear()
+            assert self.opener is not None
+            self.opener.held.clear()

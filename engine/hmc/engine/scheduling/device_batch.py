@@ -23,7 +23,7 @@ from hmc.engine.decoding.history import FAILED, Ended, hypotheses
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.requests.results import Decoded
 from hmc.engine.runtime import turns
-from hmc.engine.runtime.sessions import LevelSessions
+from hmc.engine.runtime.sessions import DeviceSessions
 from hmc.engine.scheduling.batch import Outcome
 
 EVERY = 4
@@ -56,7 +56,7 @@ class DeviceBatch:
         """`[B]` the number of steps at which it has ended for certain."""
 
     @classmethod
-    def open(cls, sessions: LevelSessions, mode: Mode, max_rows: int, max_tokens: int) -> DeviceBatch:
+    def open(cls, sessions: DeviceSessions, mode: Mode, max_rows: int, max_tokens: int) -> DeviceBatch:
         """An empty batch of this mode. max_rows, max_tokens: see `Chain`. Errors: see `Searches`."""
         assert mode.variant in SEARCH_VARIANTS
         with turns.shared(sessions.device):

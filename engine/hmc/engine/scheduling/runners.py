@@ -11,7 +11,7 @@ from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.requests.options import MAX_TOKENS
 from hmc.engine.runtime import turns
 from hmc.engine.runtime.programs import ProgramSessions
-from hmc.engine.runtime.sessions import LevelSessions
+from hmc.engine.runtime.sessions import DeviceSessions, LevelSessions
 from hmc.engine.scheduling.batch import HostBatch, Outcome
 from hmc.engine.scheduling.budgets import Budget, PoolBudget, TokenBudget
 from hmc.engine.scheduling.device_batch import DeviceBatch
@@ -65,6 +65,8 @@ class BatchRunner:
 
 class DeviceRunner(BatchRunner):
     """Makes the batches of a level in device form."""
+
+    sessions: DeviceSessions
 
     def budget(self) -> Budget:
         return PoolBudget(self.max_rows, self.max_tokens, self.sessions.arch.max_positions)
