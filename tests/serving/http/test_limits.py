@@ -224,7 +224,7 @@ def test_the_system_asks_whether_a_silent_client_is_there(tmp_path: Path, factor
     with serving(tmp_path, factory) as (running, url), httpx.Client(base_url=url) as web:
         assert web.get("/health/live").status_code == 200
         assert running.server is not None
-        held: Any = running.server._http._listener
+        held: Any = running.server._listener
         (connection,) = held._socket.counted
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == listener.PROBE_S

@@ -13,7 +13,7 @@ from tests.serving.fakes import GUARD_S, FakeFactory
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import UnavailableError
 from hmc.serving.client import Client
-from hmc.serving.server.access.binding import make_certificates
+from hmc.serving.server.access.certificates import Certificates
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -33,7 +33,7 @@ def test_comments_in_any_language_and_a_key_beside_its_certificate(tmp_path: Pat
     cert, key = make_certificate(tmp_path)
     both = tmp_path / "both.pem"
     both.write_bytes("# Zertifikat für uns\n".encode() + cert.read_bytes() + key.read_bytes())
-    assert make_certificates(ServerSettings(tls_cert=both, tls_key=both)) is not None
+    Certificates(both, both)
     Client("127.0.0.1:1", tls_ca=both).close()
 
 

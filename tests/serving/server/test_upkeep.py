@@ -96,7 +96,7 @@ def test_an_error_is_counted_and_the_server_translates_and_stops(
     assert any(f"background work '{work}' failed" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("part", ["_http", "_health", "_upkeep", "_metrics_server", "_grpc"])
+@pytest.mark.parametrize("part", ["_listener", "_health", "_upkeep", "_metrics_server", "_grpc"])
 def test_the_models_are_closed_whatever_fails_at_the_stop(tmp_path: Path, factory: FakeFactory, part: str) -> None:
     ways = {"_health": "enter_graceful_shutdown", "_upkeep": "end", "_metrics_server": "server_close"}
     running = BackgroundServer(write_bundle(tmp_path / "bundle"), settings_of(tmp_path), factory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,22 +18,19 @@ from prometheus_client import CollectorRegistry
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import UnavailableError
 from hmc.engine.opening import open_engine
+from hmc.serving.http.app import application
+from hmc.serving.http.listener import Listener
+from hmc.serving.http.methods import Methods
 from hmc.serving.levels.cache import SHUTTING_DOWN
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.requests.call import PresentCall
-from hmc.serving.server.access.binding import (
-    grpc_options,
-    guarded,
-    listen,
-    listen_for_admin,
-    make_certificates,
-    warnings_of,
-)
+from hmc.serving.server.access.binding import grpc_options, listen, listen_for_admin, warnings_of
+from hmc.serving.server.access.certificates import Certificates
 from hmc.serving.server.access.descriptors import connections_of
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import AccessGate
-from hmc.serving.server.access.listening import join_address, local_host
+from hmc.serving.server.access.listening import check_port, join_address, local_host
 from hmc.serving.server.edge import Edge, EdgedServer
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health import (
@@ -45,7 +42,6 @@ from hmc.serving.server.health import (
     add_reflection,
     model_health,
 )
-from hmc.serving.server.http_door import HttpDoor
 from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.observing.metrics import Metrics
 from hmc.serving.server.observing.metrics_port import MetricsServer, serve_metrics
@@ -127,9 +123,13 @@ class Server:
         self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
         self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=self._traces)
         self._metrics = Metrics(self.models.statuses, lambda: self._why_not_ready() is None, self._draining.is_set)
-        tokens, certificates = (self._metrics.upkeep.labels(work).inc for work in ("tokens", "certificates"))
-        self._gate = AccessGate(settings.token, settings.tokens, allowances_of(group), tokens)
-        self._certificates = make_certificates(settings, certificates)
+        rejected = self._metrics.upkeep.labels
+        self._gate = AccessGate(settings.token, settings.tokens, allowances_of(group), rejected("tokens").inc)
+        self._certificates: Certificates | None = None
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            self._certificates = Certificates(
+                settings.tls_cert, settings.tls_key, settings.tls_client_ca, rejected("certificates").inc
+            )
         self._metrics.expect(self.models.statuses())
         self._metrics_server: MetricsServer | None = None
         self._health = Health(self._draining)
@@ -142,15 +142,11 @@ class Server:
         self._edge = Edge(entry, self._ended)
         self._grpc = self._new_server(SERVICES if settings.admin_address is None else (TRANSLATION,))
         self._servers = [self._grpc]
-        self._http = HttpDoor(
-            settings,
-            self._edge,
-            self._shown_registry,
-            self._why_not_ready,
-            needs_token=not self._gate.is_open,
-            shared=group is not None,
-        )
-        for door in (EdgedServer(self._grpc, self._edge), self._http.methods):
+        self._methods = Methods(self._edge.wrap)
+        """What the HTTP listener offers. Servicers are added to it as to a gRPC server."""
+        self._listener: Listener | None = None
+        """Of HTTP. None while it does not listen."""
+        for door in (EdgedServer(self._grpc, self._edge), self._methods):
             rpc.add_TranslationServiceServicer_to_server(translation, door)
             if settings.admin_address is None:
                 rpc.add_AdminServiceServicer_to_server(admin, door)
@@ -190,7 +186,10 @@ class Server:
     @property
     def http_address(self) -> str | None:
         """URL of the HTTP listener for clients on this machine; None without one."""
-        return self._http.address
+        if self._listener is None:
+            return None
+        scheme = "http" if self._certificates is None else "https"
+        return f"{scheme}://{join_address(local_host(self.settings.host), self._listener.port)}"
 
     @property
     def address(self) -> str:
@@ -217,14 +216,14 @@ class Server:
             self._bind()
             self._follow_files()
             if self.settings.metrics_port is not None and self._leads:
-                guard = (lambda app: guarded(app, self._gate)) if self._gate.guards_metrics else None
                 self._metrics_server, self.metrics_port = serve_metrics(
-                    self._shown_registry, self.settings.host, self.settings.metrics_port, guard
+                    self._shown_registry, self.settings.host, self.settings.metrics_port, self._gate
                 )
             await self._health.set_all(tuple(model_health(self.models)), NOT_SERVING)
             for server in self._servers:
                 await server.start()
-            await self._http.start(self._certificates)
+            if self.settings.http_port is not None:
+                await self._start_http(self.settings.http_port)
             if self._membership is None:
                 await asyncio.to_thread(self.models.start)
         except BaseException:
@@ -236,6 +235,18 @@ class Server:
             self._health.follow(lambda: model_health(self.models))
             await self._health.refresh()
             self._follow_models()
+
+    async def _start_http(self, port: int) -> None:
+        settings = self.settings
+        shared = self._group is not None
+        if not shared:
+            check_port(settings.host, port, "--http-port")
+        app = application(self._methods, self._shown_registry, self._why_not_ready, not self._gate.is_open)
+        pair = None if self._certificates is None else self._certificates.pair
+        self._listener = Listener(
+            app, settings.host, port, pair, max_connections=settings.max_connections, shared=shared
+        )
+        await self._listener.start()
 
     def _follow_files(self) -> None:
         if self.settings.tokens is not None:
@@ -291,7 +302,8 @@ class Server:
     def _refresh_certificates(self) -> None:
         if self._certificates is not None:
             self._certificates.refresh()
-            self._http.follow(self._certificates)
+            if self._listener is not None:
+                self._listener.use(self._certificates.pair)
 
     async def wait(self) -> None:
         """Returns when the server has stopped."""
@@ -319,7 +331,9 @@ class Server:
                 steps.push_async_callback(self._membership.end)
 
     async def _stop_doors(self, grace: float) -> None:
-        stopping = [*(server.stop(grace) for server in self._servers), self._http.stop(grace)]
+        stopping: list[Awaitable[object]] = [server.stop(grace) for server in self._servers]
+        if self._listener is not None:
+            stopping.append(self._listener.stop(grace))
         ended = await asyncio.gather(*stopping, return_exceptions=True)
         for error in ended:
             if isinstance(error, BaseException):

@@ -17,6 +17,7 @@ from hmc.artifact.errors import (
     InvalidRequestError,
     LevelNotLoadedError,
     OverloadedError,
+    PermissionDeniedError,
     TooLargeError,
     Violation,
 )
@@ -40,7 +41,6 @@ from hmc.serving.requests.results import (
     Translation,
 )
 from hmc.serving.requests.selectors import Selector
-from hmc.serving.server.access.binding import check_below
 from hmc.serving.server.observing.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import StreamText, WaitingLine, answer_of, out_of_time
@@ -356,10 +356,26 @@ class Handlers:
         bundles. Other errors: see `ModelHost.reload`."""
         host = self._models.named(model)
         if path is not None:
-            check_below(self._settings.bundle_root or host.root, path)
+            _check_below(self._settings.bundle_root or host.root, path)
         with self._metrics.reloading(host.name):
             return (await self._changes.run(host.reload, path)).listed()
 
     async def unload_idle(self, unused_s: float) -> None:
         """Unloads levels that nobody uses, see `Models.unload_idle`. Does not wait until they are free."""
         await self._changes.run(self._models.unload_idle, unused_s)
+
+
+def _check_below(root: Path, bundle: Path) -> None:
+    """Raises PermissionDeniedError unless `bundle` lies below `root`, after symbolic links of both are followed.
+
+    It reads nothing of the bundle, and the error is the same whether there is one or not.
+    """
+    try:
+        inside = bundle.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError):  # a circle of links; a character that no path has
+        inside = False
+    if not inside:
+        raise PermissionDeniedError(
+            f"bundle {bundle} is not below {root}, the folder that bundles may be loaded from: put it there, or start "
+            "the server with another --bundle-root"
+        )

@@ -1,18 +1,14 @@
-"""gRPC servers that listen with the limits of the settings, and the addresses that they got; who may read the HTTP
-address of the metrics; and the folder below which a reload may load bundles."""
+"""gRPC servers that listen with the limits of the settings, and the addresses that they got."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError
-from hmc.serving.server.access.certificates import Certificates, ignore
-from hmc.serving.server.access.gate import AccessGate, Credentials
+from hmc.artifact.errors import InvalidRequestError
+from hmc.serving.server.access.certificates import Certificates
 from hmc.serving.server.access.listening import (
     UNIX,
     check_port,
@@ -24,10 +20,6 @@ from hmc.serving.server.access.listening import (
 )
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.wire.rules import MAX_MESSAGE_BYTES
-
-if TYPE_CHECKING:
-    from wsgiref.types import WSGIApplication
-
 
 HANDSHAKE_MS = 20_000
 KEEPALIVE_MS = 60_000
@@ -54,10 +46,8 @@ def grpc_options(settings: ServerSettings, *, shared: bool = False) -> list[tupl
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
-        (
-            "grpc.http2.ping_timeout_ms",
-            KEEPALIVE_ANSWER_MS,
-        ),  # else an answer has a minute, whatever the line above says
+        # Else an answer has a minute, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_ANSWER_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", PING_MS),
         ("grpc.http2.max_ping_strikes", PING_STRIKES),
@@ -70,14 +60,6 @@ def grpc_options(settings: ServerSettings, *, shared: bool = False) -> list[tupl
         if seconds:
             options.append((name, max(1, round(min(1000 * seconds, 2**31 - 1)))))
     return options
-
-
-def make_certificates(settings: ServerSettings, rejected: Callable[[], object] = ignore) -> Certificates | None:
-    """The certificates of the settings; None without TLS. rejected: see `Watched`. Raises InvalidRequestError if a file
-    cannot be used."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    return Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca, rejected)
 
 
 def warnings_of(settings: ServerSettings) -> list[str]:
@@ -132,49 +114,18 @@ def listen_for_admin(server: grpc.aio.Server, settings: ServerSettings, certific
 
     A Unix socket has no TLS: only processes of the same user can open it.
     """
-    found = parse_listener(settings.admin_address or "")
-    if not isinstance(found, Path):
-        host, port = found
+    listener = parse_listener(settings.admin_address or "")
+    if not isinstance(listener, Path):
+        host, port = listener
         return join_address(local_host(host), listen(server, host, port, "--admin-address", certificates))
-    check_socket_file(found, "--admin-address")
+    check_socket_file(listener, "--admin-address")
     before = os.umask(0o177)
     try:
-        server.add_insecure_port(f"{UNIX}{found}")
+        server.add_insecure_port(f"{UNIX}{listener}")
     except RuntimeError as error:
-        raise InvalidRequestError(f"--admin-address: cannot listen on {found}: {error}; choose another path") from error
+        raise InvalidRequestError(
+            f"--admin-address: cannot listen on {listener}: {error}; choose another path"
+        ) from error
     finally:
         os.umask(before)
-    return f"{UNIX}{found}"
-
-
-def guarded(app: WSGIApplication, gate: AccessGate) -> WSGIApplication:
-    """Wraps a WSGI application: 401 without a known token, 403 without the scope `metrics`."""
-
-    def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        try:
-            gate.admit(Credentials(environ.get("HTTP_AUTHORIZATION")), "metrics")
-        except UnauthenticatedError as error:
-            start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
-            return [f"{error}\n".encode()]
-        except PermissionDeniedError as error:
-            start_response("403 Forbidden", [("Content-Type", "text/plain")])
-            return [f"{error}\n".encode()]
-        return app(environ, start_response)
-
-    return call
-
-
-def check_below(root: Path, bundle: Path) -> None:
-    """Raises PermissionDeniedError unless `bundle` lies below `root`, after symbolic links of both are followed.
-
-    It reads nothing of the bundle, and the error is the same whether there is one or not.
-    """
-    try:
-        inside = bundle.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError, ValueError):  # a circle of links; a character that no path has
-        inside = False
-    if not inside:
-        raise PermissionDeniedError(
-            f"bundle {bundle} is not below {root}, the folder that bundles may be loaded from: put it there, or start "
-            "the server with another --bundle-root"
-        )
+    return f"{UNIX}{listener}"

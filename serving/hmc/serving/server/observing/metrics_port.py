@@ -7,14 +7,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from hmc.artifact.errors import PermissionDeniedError, UnauthenticatedError
 from hmc.serving.http.listener import OUT_OF_DESCRIPTORS, RETRY_S
+from hmc.serving.server.access.gate import AccessGate, Credentials
 from hmc.serving.server.access.listening import check_port
 
 if TYPE_CHECKING:
@@ -89,14 +91,31 @@ def serve_metrics(
     registry: CollectorRegistry,
     host: str,
     port: int,
-    guard: Callable[[WSGIApplication], WSGIApplication] | None = None,
+    gate: AccessGate | None = None,
 ) -> tuple[MetricsServer, int]:
     """Serves metrics over HTTP from a thread. Returns the HTTP server and its port. Raises as `check_port`.
 
-    guard: wraps the application, and refuses callers who may not read the metrics.
+    gate: knows who may read the metrics. None: everybody.
     """
     check_port(host, port, "--metrics-port")
     app = make_wsgi_app(registry)
-    server = MetricsServer(host, port, app if guard is None else guard(app))
+    server = MetricsServer(host, port, app if gate is None or not gate.guards_metrics else _guarded(app, gate))
     threading.Thread(target=server.serve_forever, name="hmc-metrics", daemon=True).start()
     return server, int(server.server_port)
+
+
+def _guarded(app: WSGIApplication, gate: AccessGate) -> WSGIApplication:
+    """Wraps a WSGI application: 401 without a known token, 403 without the scope `metrics`."""
+
+    def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            gate.admit(Credentials(environ.get("HTTP_AUTHORIZATION")), "metrics")
+        except UnauthenticatedError as error:
+            start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
+            return [f"{error}\n".encode()]
+        except PermissionDeniedError as error:
+            start_response("403 Forbidden", [("Content-Type", "text/plain")])
+            return [f"{error}\n".encode()]
+        return app(environ, start_response)
+
+    return call

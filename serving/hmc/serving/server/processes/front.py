@@ -9,7 +9,6 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ async def _serve(
     try:
         factory = translator_factory(settings, engines.open_level)
         models = open_models(parse_models(bundles), settings, factory)
-        server = Server(models, settings, group=group, others_bytes=partial(getattr, engines, "process_bytes"))
+        server = Server(models, settings, group=group, others_bytes=lambda: engines.process_bytes)
         return await serve(server, ready)
     finally:
         await engines.close()
