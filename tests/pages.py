@@ -9,7 +9,7 @@ import grpc
 
 from hmc.artifact.precisions import PRECISIONS
 from hmc.engine.support import EXECUTORS, OPTIONS, PRECISIONS_OF
-from hmc.serving.server.configuration import Setting, plain, schema
+from hmc.serving.server.configuration import KEYS, option_of, variable_of
 from hmc.serving.wire.status import HTTP_STATUS, MEANINGS, STATUSES_OF_CALLS, TABLE, WITH_A_LEVEL
 from hmc.v1 import translation_pb2 as pb
 from tests.guards.pages import DOCS
@@ -113,17 +113,13 @@ def _names(codes: set[grpc.StatusCode]) -> str:
 
 
 def settings() -> str:
-    """docs/settings.md: every setting of `hmc serve`, from `ServerSettings`."""
-    return SETTINGS + "".join(map(_row, schema()))
-
-
-def _row(setting: Setting) -> str:
-    cells = (f"`{setting.key}`", f"`{setting.option}`", f"`{setting.variable}`", _default(setting.default))
-    return f"| {' | '.join(cells)} | {setting.meaning.replace('|', chr(92) + '|')} |\n"
-
-
-def _default(value: Any) -> str:
-    return "–" if value is None or value == () else f"`{json.dumps(plain(value))}`".replace('"', "")
+    """docs/settings.md: every setting of `hmc serve`, from `ServeSettings`."""
+    lines = []
+    for key, field in KEYS.items():
+        default = "–" if field.default in (None, ()) else f"`{json.dumps(field.default)}`".replace('"', "")
+        meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+        lines.append(f"| `{key}` | `{option_of(key)}` | `{variable_of(key)}` | {default} | {meaning} |\n")
+    return SETTINGS + "".join(lines)
 
 
 if __name__ == "__main__":

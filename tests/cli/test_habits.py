@@ -12,10 +12,11 @@ import pytest
 from tests.cli.conftest import Hmc
 from tests.command import done, hmc_command, refused
 from tests.processes import environment
+from typer.main import get_command
 
 from hmc.cli.analyze import ANALYSES
 from hmc.cli.bench import COMMANDS as MEASURES
-from hmc.cli.main import COMMANDS, GROUPS, HELP_WIDTH
+from hmc.cli.main import COMMANDS, GROUPS, HELP_WIDTH, build
 from hmc.serving.server.background import BackgroundServer
 
 LONG = 8
@@ -58,6 +59,18 @@ def test_long_help_has_panels_and_every_option_a_text(command: Any) -> None:
     own = [option for option in options if option.name not in ("help", "quiet", "verbose")]
     if len(own) > LONG:
         assert {option.rich_help_panel is None for option in own} == {False}
+
+
+def test_a_meaning_that_names_a_setting_names_its_option() -> None:
+    helps = {option.name: option.help for option in hmc_command().commands["serve"].params}
+    assert helps["idle_unload"].startswith("With --lazy: unload")
+
+
+def test_only_commands_that_are_named_get_their_options() -> None:
+    commands: Any = get_command(build(["score", "--help"]))
+    numbers = {name: len(commands.commands[name].params) for name in ("score", "serve")}
+    assert numbers["score"] > LONG
+    assert numbers["serve"] == 0
 
 
 @pytest.mark.parametrize("command", ALL)

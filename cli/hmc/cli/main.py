@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -34,8 +35,9 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def build() -> typer.Typer:
-    """The application with every command."""
+def build(words: Sequence[str] | None = None) -> typer.Typer:
+    """The application with every command. words: of the command line; commands that are not among them get no options,
+    which take time to make. None: every command gets its own."""
     app = typer.Typer(
         name="hmc",
         help="Translation models with fewer heads: train, prune, compile, serve and measure them.",
@@ -50,7 +52,9 @@ def build() -> typer.Typer:
             if name in GROUPS:
                 app.add_typer(module.group(), name=name, rich_help_panel=panel)
             else:
-                app.command(name.rstrip("_"), cls=CheckedCommand, rich_help_panel=panel)(guarded(module.command))
+                word = name.rstrip("_")
+                command = guarded(module.command, bare=words is not None and word not in words)
+                app.command(word, cls=CheckedCommand, rich_help_panel=panel)(command)
     return app
 
 
@@ -86,7 +90,7 @@ def main() -> None:
     if not (sys.stdout and sys.stdout.isatty()):  # typer reads the width of its help here; without, it wraps at 80
         os.environ.setdefault("TERMINAL_WIDTH", HELP_WIDTH)
     try:
-        build()()
+        build(None if "_HMC_COMPLETE" in os.environ else sys.argv[1:])()
     except SystemExit as ended:  # every command line ends with it
         if isinstance(ended.__context__, BrokenPipeError):  # typer's own text, such as help, in a pipe that was closed
             raise ended.__context__ from None

@@ -73,16 +73,14 @@ SEVERAL = 4
 
 def _rows(name: str, command: Command) -> list[str]:
     """The options of a command, each as a line of a table; of `hmc serve` those that are no settings."""
-    from hmc.serving.server.configuration import BUNDLES, schema
-
-    settings = {each.key for each in schema()} - {BUNDLES}
+    from hmc.serving.server.settings import ServerSettings
 
     context = command.make_context(name, [], resilient_parsing=True)
     params: list[Any] = [each for each in command.get_params(context) if each.name not in EVERYWHERE]
     found = []
     for each in params:
         record = each.get_help_record(context)
-        if record is None or (name == "hmc serve" and each.name in settings):
+        if record is None or (name == "hmc serve" and each.name in ServerSettings.model_fields):
             continue
         names, meaning = (_one_line(text).replace("|", "\\|") for text in record)
         found.append(f"| `{re.sub(r' <[^>]*>', '', names)}` | {meaning} |")

@@ -11,7 +11,7 @@ from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.engine.native import library
 from hmc.engine.requests.options import MAX_TOKENS
-from hmc.engine.runtime.device import CudaAttention, Device, resolve_devices
+from hmc.engine.runtime.device import Device, resolve_devices
 from hmc.engine.runtime.memory.account import memory_of, parse_budget
 from hmc.engine.runtime.packed_weights import cache_folder
 from hmc.engine.runtime.programs import ProgramSessions
@@ -19,7 +19,7 @@ from hmc.engine.runtime.sessions import LevelSessions, in_device_form
 from hmc.engine.runtime.threads import check_threads
 from hmc.engine.scheduling.division import Division, given_division, measured_division
 from hmc.engine.scheduling.engine import Engine, rows_of_worker
-from hmc.engine.support import EXECUTORS, AnyExecutor, Executor, executor_of
+from hmc.engine.support import EXECUTORS, AnyExecutor, CudaAttention, Executor, executor_of
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.precisions import Precision
-from hmc.artifact.program.operations import program_path
+
+if TYPE_CHECKING:
+    from hmc.artifact.bundle.manifest import Level
 
 Executor = Literal["onnxruntime", "native", "reference"]
 """What runs a level: `onnxruntime` its graphs, `native` its step program in C, `reference` the same in NumPy."""
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 AnyExecutor = Executor | Literal["auto"]
 """`auto`: the one that is best for the level on this machine."""
+CudaAttention = Literal["plain", "efficient", "cudnn"]
+"""How ONNX Runtime computes attention on CUDA; see `hmc.engine.runtime.device.SDPA_KERNELS`."""
 
 
 def executor_of(level: Level, asked: AnyExecutor, *, cpu: bool, native: bool) -> Executor:
     """The executor of a level. "auto" means the native executor for int8 on a CPU, if it was built (`native`) and the
     level has a program, and otherwise ONNX Runtime. No batch and no measurement changes the choice, so two servers of
     one kind give the same answers."""
+    from hmc.artifact.program.operations import program_path
+
     if asked != "auto":
         return asked
     runs = level.precision == "int8" and program_path(level.name) in level.files

@@ -17,9 +17,8 @@ from hmc.engine.requests.caller import ANYONE, Caller, Priority
 from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.engine.requests.results import Decoded, DeviceUse
 from hmc.engine.requests.work import LevelWork
-from hmc.engine.runtime.device import CudaAttention
 from hmc.engine.scheduling.level_engine import LevelEngine
-from hmc.engine.support import AnyExecutor
+from hmc.engine.support import AnyExecutor, CudaAttention
 from hmc.serving.documents.in_turn import InTurn
 from hmc.serving.documents.local import translate_texts
 from hmc.serving.documents.splitting import SplitText

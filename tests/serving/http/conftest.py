@@ -46,7 +46,7 @@ def fakes() -> FakeFactory:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, fakes: FakeFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("http"), fakes, max_texts_per_call=10) as (_, address):
+    with serving(tmp_path_factory.mktemp("http"), fakes, max_texts=10) as (_, address):
         yield address
 
 

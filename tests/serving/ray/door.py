@@ -21,7 +21,7 @@ class FakeReplica(Replica):
 
 def main() -> None:
     bundle, port, replicas = sys.argv[1:]
-    settings = ServerSettings(port=int(port), max_texts_per_call=10, stream_window=4, drain_seconds=5.0)
+    settings = ServerSettings(port=int(port), max_texts=10, stream_window=4, drain_seconds=5.0)
     running.run((bundle,), settings, replicas, lambda address: print(f"ready {address}", flush=True), FakeReplica)
 
 

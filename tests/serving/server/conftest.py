@@ -24,7 +24,7 @@ def bundle(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(bundle: Path, factory: FakeFactory) -> Iterator[BackgroundServer]:
     """All levels loaded, at most ten texts in a call, and a drain that is longer than any test."""
-    settings = ServerSettings(port=0, max_texts_per_call=10, stream_window=4, drain_seconds=60.0)
+    settings = ServerSettings(port=0, max_texts=10, stream_window=4, drain_seconds=60.0)
     with BackgroundServer(bundle, settings, factory) as running:
         yield running
 

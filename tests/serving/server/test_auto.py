@@ -10,7 +10,6 @@ import pytest
 
 from hmc.serving import DecodeOptions, Selector
 from hmc.serving.client import Client
-from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -27,7 +26,7 @@ def test_auto_steps_down_under_load(lively_bundle: Path, target_ms: float | None
     """Without a target the same load leaves it where it is."""
     settings = ServerSettings(
         port=0, device="cpu", threads=1, queue_size=10_000, levels=("full", "h12", "h5"),
-        auto=AutoPolicy(max_pending=ANY_NUMBER, target_ms=target_ms),
+        auto_pending=ANY_NUMBER, auto_target_ms=target_ms,
     )  # fmt: skip
     found, left = list[str](), threading.Event()
     with BackgroundServer(lively_bundle, settings) as running, Client(running.address) as client:

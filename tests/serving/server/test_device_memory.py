@@ -62,7 +62,7 @@ def test_a_level_that_does_not_fit_is_refused_and_the_others_serve(bundle: Path,
     [
         ({"gpu_memory": "much"}, "gpu_memory 'much': write bytes such as 8GiB"),
         ({"gpu_memory": "0%"}, "gpu_memory '0%'"),
-        ({"gpu_attention": "fast"}, "gpu_attention 'fast': choose plain, efficient, cudnn"),
+        ({"gpu_attention": "fast"}, "gpu_attention fast: choose 'plain', 'efficient' or 'cudnn'"),
         ({"device": "tpu"}, "device 'tpu': choose auto, cpu, cuda"),
         ({"device": "cuda:x"}, "device 'cuda:x'"),
         ({"device": "cuda:"}, "device 'cuda:'"),

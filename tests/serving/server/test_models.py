@@ -136,7 +136,7 @@ def test_idle_levels_are_unloaded_by_themselves(bundles: dict[str, Path], factor
     ("settings", "said"),
     [
         ({"idle_unload": 5.0}, "idle_unload needs lazy"),
-        ({"idle_unload": 0.0, "lazy": True}, "idle_unload 0.0: choose more than 0 seconds"),
+        ({"idle_unload": 0.0, "lazy": True}, "idle_unload 0.0: choose more than 0"),
         ({"memory": "80%"}, "memory '80%': write bytes"),
         ({"memory": "much"}, "memory 'much': write bytes"),
     ],

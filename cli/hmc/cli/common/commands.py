@@ -26,7 +26,7 @@ from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InternalServiceError, RetryableError, plain_problem, renamed
 from hmc.artifact.stopping import Stopped
 from hmc.cli.common.consoles import say
-from hmc.cli.common.options import opt
+from hmc.cli.common.options import dashed, opt
 
 if TYPE_CHECKING:
     from typer._click.core import Context, Parameter
@@ -133,15 +133,15 @@ def _drop_unwritten() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def guarded(command: Callable[..., R]) -> Callable[..., R]:
-    """Wraps a command: it takes --quiet and --verbose, and its errors are reported. A parameter that is a dataclass
-    stands for several options, its fields. Each paragraph of the docstring is a line of the help, which the terminal
-    wraps."""
-    options = {each.name: option for each in _options(command) if (option := _option_of(each))}
-    options |= {field: options[name] for field, name in OF_FIELDS.items() if name in options}
+def guarded(command: Callable[..., R], *, bare: bool = False) -> Callable[..., R]:
+    """Wraps a command: it takes --quiet and --verbose, and its errors are reported. A parameter that is a dataclass, or
+    a function that returns one, stands for several options, its fields. Each paragraph of the docstring is a line of
+    the help, which the terminal wraps. bare: without the options, which take time to make; it cannot be called."""
 
     @functools.wraps(command)
     def run(*, quiet: bool = False, verbose: bool = False, **given: Any) -> R:
+        options = {each.name: option for each in _options(command) if (option := _option_of(each))}
+        options |= {field: options[name] for field, name in OF_FIELDS.items() if name in options}
         result: list[R] = []
         with reported(options, given):
             say(quiet=quiet, verbose=verbose)
@@ -154,7 +154,7 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
     ]
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    run.__signature__ = inspect.Signature([*_options(command), *ours])  # type: ignore[attr-defined]  # what typer reads
+    run.__signature__ = inspect.Signature([] if bare else [*_options(command), *ours])  # type: ignore[attr-defined]  # what typer reads
     return run
 
 
@@ -177,7 +177,7 @@ def _option_of(parameter: inspect.Parameter) -> str | None:
         if isinstance(declared, OptionInfo):
             words = (declared.default, *(declared.param_decls or ()))  # the first name is where a default would be
             names = [word for word in words if isinstance(word, str) and word.startswith("--")]
-            return names[0].partition("/")[0] if names else f"--{parameter.name.replace('_', '-')}"
+            return names[0].partition("/")[0] if names else dashed(parameter.name)
     return None
 
 
@@ -191,8 +191,8 @@ def _exit_code(error: HmcError) -> int:
 def _options(of: Any) -> Iterator[inspect.Parameter]:
     """The parameters of a command, each dataclass replaced by its fields."""
     for each in inspect.signature(of, eval_str=True).parameters.values():
-        if is_dataclass(each.annotation):
-            yield from _options(each.annotation)
+        if group := _group(each.annotation):
+            yield from _options(group)
         else:
             yield each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
@@ -201,8 +201,15 @@ def _called(of: Any, values: Mapping[str, Any]) -> Any:
     """What a command or a dataclass returns for the values of `_options`."""
     arguments = {}
     for name, each in inspect.signature(of, eval_str=True).parameters.items():
-        arguments[name] = _called(each.annotation, values) if is_dataclass(each.annotation) else values[name]
+        group = _group(each.annotation)
+        arguments[name] = _called(group, values) if group else values[name]
     return of(**arguments)
+
+
+def _group(annotation: Any) -> type | None:
+    """The dataclass whose fields are options, if a parameter is annotated with one."""
+    made = annotation() if inspect.isfunction(annotation) else annotation
+    return made if isinstance(made, type) and is_dataclass(made) else None
 
 
 def complain(message: str, code: int = 2) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
 from hmc.artifact.precisions import PRECISIONS, names_for
 from hmc.engine.runtime.cuda_libraries import cuda_problem
+from hmc.engine.support import CudaAttention
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,6 @@ def parse_devices(names: str) -> list[str]:
     return found
 
 
-CudaAttention = Literal["plain", "efficient", "cudnn"]
 SDPA_KERNELS: Mapping[CudaAttention, int] = MappingProxyType({"plain": 17, "efficient": 19, "cudnn": 25})
 """How attention is computed on CUDA → ONNX Runtime's bits for `sdpa_kernel` (1 flash attention, 2 memory-efficient
 attention, 8 cuDNN, 16 separate products and softmax). "plain" builds nothing for a new shape. "cudnn" builds a plan for

@@ -19,9 +19,10 @@ from hmc.artifact.bundle.external_data import GraphFile, StoredTensor
 from hmc.artifact.bundle.manifest import FIX
 from hmc.artifact.errors import FailedPreconditionError, InvalidArtifactError
 from hmc.artifact.storage.files import sha256_unless_known
-from hmc.engine.runtime.device import CudaAttention, Device, cuda_options
+from hmc.engine.runtime.device import Device, cuda_options
 from hmc.engine.runtime.memory.weights import SharedWeight, WeightKey, WeightStore, key_of
 from hmc.engine.runtime.packed_weights import PackedWeights
+from hmc.engine.support import CudaAttention
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.model.architecture import Architecture
 from hmc.engine.arrays import Arrays
 from hmc.engine.runtime import turns
-from hmc.engine.runtime.device import CudaAttention, Device
+from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.encoder import DeviceEncoder
 from hmc.engine.runtime.graphs import Opener, check_unchanged
 from hmc.engine.runtime.memory.account import LevelMemory, memory_of
@@ -29,6 +29,7 @@ from hmc.engine.runtime.memory.weights import weights_on
 from hmc.engine.runtime.packed_weights import PackedWeights
 from hmc.engine.runtime.process_memory import return_free_memory
 from hmc.engine.runtime.threads import threads_here
+from hmc.engine.support import CudaAttention
 
 log = logging.getLogger(__name__)
 

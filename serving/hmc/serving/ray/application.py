@@ -93,10 +93,10 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     replicas = Replicas.parse(given.pop("replicas", 1), **more)
     if isinstance(given.get("bundles"), str):
         given["bundles"] = [given["bundles"]]
-    configuration = load(given, {})
-    if not configuration.bundles:
+    settings = load(given, {}).settings
+    if not settings.bundles:
         raise InvalidRequestError("no bundle to serve: give `bundles` in the arguments of the application")
-    return application(configuration.bundles, configuration.settings, replicas)
+    return application(settings.bundles, settings, replicas)
 
 
 def application(

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,7 +114,7 @@ class Server:
         """traces: where spans go; None: as the settings say. group: the fronts of which this server is one; None: it is
         the only one. others_bytes: memory of the processes that work for this one. Raises FailedPreconditionError if
         the settings ask for traces and the OpenTelemetry SDK is not installed, and as `connections_of`."""
-        settings = replace(settings, max_connections=connections_of(settings))
+        settings = settings.model_copy(update={"max_connections": connections_of(settings)})
         self.models = models
         self.settings = settings
         self._group = group

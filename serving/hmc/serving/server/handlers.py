@@ -257,7 +257,7 @@ class Handlers:
     def check_count(self, texts: int) -> None:
         """Raises TooLargeError for more texts than one call may have. It is the first check of a request: the
         rules of fields take long to check in a list of millions."""
-        most = min(self._settings.max_texts_per_call, self._settings.queue_size)  # more never fit into the queue
+        most = min(self._settings.max_texts, self._settings.queue_size)  # more never fit into the queue
         if texts > most:
             message = (
                 f"{texts} texts in one call, but at most {most} are allowed: split the list into several calls, or use "

@@ -120,7 +120,7 @@ def test_refusals_by_reason(bundle: Path, factory: FakeFactory, tmp_path: Path) 
         line_of("free", "free", ["translate", "admin"], {}),
     ]
     tokens.write_text("\n".join(lines))
-    settings = ServerSettings(port=0, metrics_port=0, max_texts_per_call=10, drain_seconds=60.0)
+    settings = ServerSettings(port=0, metrics_port=0, max_texts=10, drain_seconds=60.0)
 
     with BackgroundServer(bundle, settings, factory) as running:
         expected: dict[str, float] = dict.fromkeys(ALL_REASONS, 0.0)

@@ -66,7 +66,7 @@ class Supervisor:
         http_port = settings.http_port
         if http_port is not None:
             http_port = taken(http_port, "--http-port")
-        return replace(settings, port=port, http_port=http_port)
+        return settings.model_copy(update={"port": port, "http_port": http_port})
 
     def __enter__(self) -> Supervisor:
         return self
@@ -107,7 +107,7 @@ class Supervisor:
         address = self.settings.admin_address
         if address is not None and not isinstance(listener := parse_listener(address), Path):
             address = join_address(listener[0], int(first["admin_address"].rpartition(":")[2]))
-        return replace(self.settings, metrics_port=first["metrics_port"], admin_address=address)
+        return self.settings.model_copy(update={"metrics_port": first["metrics_port"], "admin_address": address})
 
     def _spawn(self, index: int) -> Kept:
         group = Group(self._folder, index, self._count)
