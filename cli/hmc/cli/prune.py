@@ -78,6 +78,7 @@ def command(
     Each budget gives one checkpoint. With --target-speedup or --target-latency-ms, layers are removed too, until the
     model's latency keeps the target. The method is hard-concrete gates with an L0 penalty (Voita et al. 2019).
     """
+    from dataclasses import replace
     from functools import partial
 
     from hmc.artifact.checkpoint.checkpoint import read_layout
@@ -86,8 +87,8 @@ def command(
     from hmc.cli.common.consoles import note, show_checkpoints, show_plan
     from hmc.cli.common.outputs import check_run_folder
     from hmc.training.pruning.control import compared
-    from hmc.training.pruning.request import check_request
-    from hmc.training.pruning.run import plan_pruning, prune
+    from hmc.training.pruning.request import PruneRequest, check_request, plan_pruning
+    from hmc.training.pruning.run import prune
     from hmc.training.runs.processes import is_first_process
 
     check_run_folder(out)
@@ -116,15 +117,13 @@ def command(
         )
     settings = _settings(kinds, eval_sentences, budget, schedule, training, nested, teaching)
     check_request(settings, neurons, schedule.nested_steps)
-    if dry_run:
-        plan = plan_pruning(
-            checkpoint, targets, data or [], dev or "", out, settings, neurons, schedule.nested_steps,
-            control=schedule.control,
-        )  # fmt: skip
-        show_plan(plan, as_json)
-        return
     corpora = list(data or ())
-    dev_corpus = dev or ""
+    request = PruneRequest(
+        checkpoint, targets, corpora, dev or "", out, settings, neurons, schedule.nested_steps, control=schedule.control
+    )
+    if dry_run:
+        show_plan(plan_pruning(request).describe(), as_json)
+        return
     if by_latency:
         from hmc.cli.latency_pruning import prune_by_latency
 
@@ -149,12 +148,8 @@ def command(
             )
         for line in text.losses():
             note(console, line)
-        corpora = [*corpora, text.corpus()]
-        dev_corpus = dev or text.dev_corpus()
-    written = prune(
-        checkpoint, targets, corpora, dev_corpus, out, settings, neurons, schedule.nested_steps,
-        control=schedule.control,
-    )  # fmt: skip
+        request = replace(request, train=[*corpora, text.corpus()], dev=dev or text.dev_corpus())
+    written = prune(request)
     if is_first_process():
         show_checkpoints(written, as_json, compared(written))
 

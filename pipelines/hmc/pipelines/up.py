@@ -163,6 +163,7 @@ def _pruned(
     """The pruned checkpoints, and the text that pruning held out, with the unpruned model's translations."""
     from hmc.pipelines.distillation.results import DEV
     from hmc.pipelines.pruning.text import FOLDER, translate_for_pruning
+    from hmc.training.pruning.request import PruneRequest
     from hmc.training.pruning.run import prune
     from hmc.training.pruning.settings import PruneSettings
 
@@ -186,7 +187,7 @@ def _pruned(
             for line in text.losses():
                 say(line)
             step("pruning")
-        written = prune(checkpoint, targets, [text.corpus()], text.dev_corpus(), folder, options)
+        written = prune(PruneRequest(checkpoint, targets, [text.corpus()], text.dev_corpus(), folder, options))
         names = [path.relative_to(folder).as_posix() for path in written]
         write_whole(marker, json.dumps(names) + "\n")
     done(StepDone("prune", folder, kept))

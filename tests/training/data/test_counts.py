@@ -12,7 +12,7 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at, tiny_tokenizer
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.heads import KINDS
-from hmc.training import PruneSettings, Vocabulary, prune, train
+from hmc.training import PruneRequest, PruneSettings, Vocabulary, prune, train
 from hmc.training.data.corpus import Splitting, TokenCorpus, count_pairs
 from hmc.training.data.counts import Limit
 from hmc.training.data.parallel_text import read_dev
@@ -119,7 +119,7 @@ def test_training_and_pruning_say_what_is_left_out(
     settings = PruneSettings(
         close_steps=10, recover_steps=0, max_length=30, run=RunSection(device="cpu", eval_sentences=1)
     )
-    prune(tmp_path / "tiny", [total(12)], [tsv], tsv, tmp_path / "pruned", settings, nested_steps=1)
+    prune(PruneRequest(tmp_path / "tiny", [total(12)], [tsv], tsv, tmp_path / "pruned", settings, nested_steps=1))
     lines = capsys.readouterr().err.splitlines()
     assert lines.count(said + "30 tokens (--max-length)") == 2  # and nested fine-tuning
     assert sum("raise --max-length" in line for line in lines) == 2

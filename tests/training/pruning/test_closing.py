@@ -17,7 +17,15 @@ from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from hmc.artifact import Checkpoint, HeadBudget, HeadLayout, InvalidRequestError, load_checkpoint
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS, Kind
-from hmc.training import HardConcrete, HeadGates, NeuronGates, PruneSettings, PruningRun, model_from_checkpoint
+from hmc.training import (
+    HardConcrete,
+    HeadGates,
+    NeuronGates,
+    PruneRequest,
+    PruneSettings,
+    PruningRun,
+    model_from_checkpoint,
+)
 from hmc.training.model.gates import CERTAINTY
 from hmc.training.pruning.pressure import BudgetPressure, sure_log_alpha, top
 from hmc.training.pruning.schedule import ClosingSchedule
@@ -44,7 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prune(folder: Path, out: Path, targets: list[int] | list[HeadBudget], **settings: object) -> list[Checkpoint]:
     corpus = f"{folder}/t.en {folder}/t.de"
     chosen = SETTINGS.model_copy(update=settings)
-    return [load_checkpoint(p) for p in PruningRun(folder / "c", targets, [corpus], corpus, out, chosen).run()]
+    return [
+        load_checkpoint(p) for p in PruningRun(PruneRequest(folder / "c", targets, [corpus], corpus, out, chosen)).run()
+    ]
 
 
 def assert_settled(pruned: Checkpoint) -> None:
@@ -193,7 +203,7 @@ def test_gates_that_an_earlier_budget_closed_stay_closed(folder: Path) -> None:
     closing = ClosingSchedule([target], 20, SETTINGS)
     closed = torch.tensor([head.index >= 12 for head in heads])
     with torch.no_grad():
-        draws = torch.stack([torch.cat([hard.sample() for _, hard in gates._gated]) for _ in range(30)])
+        draws = torch.stack([torch.cat([hard.sample() for hard in gates.gates]) for _ in range(30)])
     assert (draws[:, closed] == 0).all()
     assert (draws[:, ~closed] > 0).any(0).all()
     open_probability = float(torch.sigmoid(torch.tensor(3.0 + CERTAINTY)))
@@ -340,7 +350,7 @@ def test_a_kind_without_heads_gets_no_gates(folder: Path, tmp_path: Path) -> Non
     corpus = f"{folder}/t.en {folder}/t.de"
     settings = SETTINGS.model_copy(update={"scope": ("encoder_self",), "l0_lambda": 0.1})
     with pytest.raises(InvalidRequestError, match="no heads of encoder_self left"):
-        PruningRun(tmp_path / "p" / "enc0", [], [corpus], corpus, tmp_path / "q", settings)
+        PruningRun(PruneRequest(tmp_path / "p" / "enc0", [], [corpus], corpus, tmp_path / "q", settings))
     assert pruned.layout.total == 96
 
 

@@ -14,7 +14,7 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.model.budgets import parse_budgets
-from hmc.training import PruneSettings
+from hmc.training import PruneRequest, PruneSettings
 from hmc.training.pruning.control import ControlRun, compared, train_control
 from hmc.training.pruning.run import prune
 from hmc.training.runs.recipe import RunSection
@@ -45,7 +45,9 @@ def test_it_has_as_many_updates_as_the_last_level_and_all_heads(folder: Path, tm
 
     def again(*, control: bool) -> list[Path]:
         budgets = parse_budgets("12,5")
-        return prune(folder / "c", budgets, [text(folder)], text(folder), tmp_path / "p", SETTINGS, control=control)
+        return prune(
+            PruneRequest(folder / "c", budgets, [text(folder)], text(folder), tmp_path / "p", SETTINGS, control=control)
+        )
 
     with after_updates(count):
         levels = again(control=False)
@@ -66,7 +68,9 @@ def test_it_has_as_many_updates_as_the_last_level_and_all_heads(folder: Path, tm
 
 def test_an_interrupted_control_goes_on(folder: Path, tmp_path: Path) -> None:
     with after_updates(lambda _: None):
-        run = ControlRun(folder / "c", [], [text(folder)], text(folder), tmp_path / "p", SETTINGS, 6)
+        run = ControlRun(
+            PruneRequest(folder / "c", (), [text(folder)], text(folder), tmp_path / "p", SETTINGS, nested_steps=6)
+        )
 
     class Killed(Exception):
         pass
@@ -82,10 +86,10 @@ def test_an_interrupted_control_goes_on(folder: Path, tmp_path: Path) -> None:
         run.run()
     seen.clear()
     with after_updates(seen.append):
-        train_control(folder / "c", [text(folder)], text(folder), tmp_path / "p", SETTINGS, 6)
+        train_control(PruneRequest(folder / "c", (), [text(folder)], text(folder), tmp_path / "p", SETTINGS), 6)
     assert len(seen) == 2, "update 4 was saved"
     with pytest.raises(InvalidRequestError, match="has 6 steps, not 8; give the numbers of updates that it began"):
-        train_control(folder / "c", [text(folder)], text(folder), tmp_path / "p", SETTINGS, 8)
+        train_control(PruneRequest(folder / "c", (), [text(folder)], text(folder), tmp_path / "p", SETTINGS), 8)
 
 
 def scored(folder: Path, name: str, before: float, after: float) -> Path:
@@ -106,7 +110,7 @@ def test_a_level_that_gains_more_than_noise_is_a_warning(folder: Path) -> None:
 
 
 def test_with_a_control_levels_are_compared_with_it(folder: Path, tmp_path: Path) -> None:
-    control = train_control(folder / "c", [text(folder)], text(folder), tmp_path / "p", SETTINGS, 2)
+    control = train_control(PruneRequest(folder / "c", (), [text(folder)], text(folder), tmp_path / "p", SETTINGS), 2)
     [scores] = load_checkpoint(control).metrics.values()
     gains = scored(folder, "level", 0.0, 3.9)
     expected = f"{3.9 - scores['bleu']:+.2f} BLEU against all heads after as many updates ({scores['bleu']:.2f})"

@@ -14,7 +14,7 @@ from tests.tiny import tiny_architecture, tiny_checkpoint_at
 from hmc.artifact import InvalidRequestError, load_checkpoint
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS, HeadScores, select_heads
-from hmc.training import PruneSettings, average_tensors
+from hmc.training import PruneRequest, PruneSettings, average_tensors
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.pruning.levels import Levels, ranking_without_closing
 from hmc.training.pruning.nested import NestedRun
@@ -35,7 +35,7 @@ def scores(seed: int) -> HeadScores:
 def nested(folder: Path, out: Path, budgets: str = "12,5", steps: int = STEPS, **settings: Any) -> NestedRun:
     text = f"{folder}/t.en {folder}/t.de"
     chosen = SETTINGS.model_copy(update=settings)
-    return NestedRun(folder / "c", [], [text], text, out, chosen, steps, parse_budgets(budgets))
+    return NestedRun(PruneRequest(folder / "c", parse_budgets(budgets), [text], text, out, chosen, nested_steps=steps))
 
 
 def levels(budgets: list[int], **settings: Any) -> Levels:
@@ -204,7 +204,9 @@ def test_requests_that_contradict_themselves(
     monkeypatch.chdir(folder)
     text, chosen = f"{folder}/t.en {folder}/t.de", SETTINGS.model_copy(update=settings)
     with pytest.raises(InvalidRequestError, match=message):
-        prune(folder / "c", parse_budgets("12,5"), [text], text, tmp_path / "p", chosen, nested_steps=steps)
+        prune(
+            PruneRequest(folder / "c", parse_budgets("12,5"), [text], text, tmp_path / "p", chosen, nested_steps=steps)
+        )
 
 
 def test_the_command_makes_levels_with_a_teacher(folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.updates import after_updates
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import Head, load_checkpoint
-from hmc.training import PruneSettings, PruningRun
+from hmc.training import PruneRequest, PruneSettings, PruningRun
 from hmc.training.pruning.nested import NestedRun
 from hmc.training.pruning.settings import NestedSection
 from hmc.training.runs.recipe import RunSection
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nested")
     tiny_checkpoint_at(folder / "c")
     write_pair(folder, SENTENCES * 2)
-    PruningRun(folder / "c", [12, 5], [text(folder)], text(folder), folder / "p", SETTINGS).run()
+    PruningRun(PruneRequest(folder / "c", [12, 5], [text(folder)], text(folder), folder / "p", SETTINGS)).run()
     return folder
 
 
@@ -38,7 +38,9 @@ def text(folder: Path) -> str:
 
 def nested(folder: Path, out: Path, settings: PruneSettings = SETTINGS) -> NestedRun:
     pruned = [folder / "p" / name for name in ("h12", "h5")]
-    return NestedRun(folder / "c", pruned, [text(folder)], text(folder), out, settings, STEPS)
+    return NestedRun(
+        PruneRequest(folder / "c", (), [text(folder)], text(folder), out, settings, nested_steps=STEPS), pruned
+    )
 
 
 def trained_heads(run: NestedRun) -> set[Head]:

@@ -20,6 +20,7 @@ from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.ffn import NeuronBudget, parse_neuron_budgets
 from hmc.training import (
     NeuronGates,
+    PruneRequest,
     PruneSettings,
     PruningRun,
     Recipe,
@@ -54,9 +55,16 @@ def prune(
     folder: Path, out: Path, neurons: str, heads: list[HeadBudget] | None = None, **settings: object
 ) -> list[Checkpoint]:
     run = PruningRun(
-        folder / "c", heads or [], [corpus(folder)], corpus(folder), out,
-        SETTINGS.model_copy(update=settings), parse_neuron_budgets(neurons),
-    )  # fmt: skip
+        PruneRequest(
+            folder / "c",
+            heads or [],
+            [corpus(folder)],
+            corpus(folder),
+            out,
+            SETTINGS.model_copy(update=settings),
+            parse_neuron_budgets(neurons),
+        )
+    )
     return [load_checkpoint(path) for path in run.run()]
 
 
@@ -127,9 +135,16 @@ def test_a_slim_model_is_pruned_further(folder: Path, tmp_path: Path) -> None:
     save_checkpoint(without_neurons(source, kept), tmp_path / "slim")
     widths = load_checkpoint(tmp_path / "slim").ffn_widths
     run = PruningRun(
-        tmp_path / "slim", parse_budgets("7"), [corpus(folder)], corpus(folder), tmp_path / "p", SETTINGS,
-        parse_neuron_budgets("50%"),
-    )  # fmt: skip
+        PruneRequest(
+            tmp_path / "slim",
+            parse_budgets("7"),
+            [corpus(folder)],
+            corpus(folder),
+            tmp_path / "p",
+            SETTINGS,
+            parse_neuron_budgets("50%"),
+        )
+    )
     [path] = run.run()
     pruned = load_checkpoint(path)
     assert pruned.ffn_widths.total == round(widths.total / 2)
@@ -184,8 +199,10 @@ def test_nested_levels_do_not_mix_widths(folder: Path, tmp_path: Path) -> None:
     pruned = tmp_path / "p" / "h12-f60"
     text = corpus(folder)
     with pytest.raises(InvalidRequestError, match="prune its neurons first, then the heads of the result"):
-        nested_finetune(folder / "c", [pruned], [text], text, tmp_path / "n", SETTINGS, 2)
-    nested = nested_finetune(pruned, [pruned], [text], text, tmp_path / "n", SETTINGS, 2)
+        nested_finetune(
+            PruneRequest(folder / "c", (), [text], text, tmp_path / "n", SETTINGS, nested_steps=2), [pruned]
+        )
+    nested = nested_finetune(PruneRequest(pruned, (), [text], text, tmp_path / "n", SETTINGS, nested_steps=2), [pruned])
     assert load_checkpoint(nested).ffn_widths == load_checkpoint(pruned).ffn_widths
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.support.recipes import small_recipe
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import HmcError, InvalidRequestError, load_checkpoint
-from hmc.training import PruneSettings, PruningRun, Recipe, TrainingRun, nested_finetune, train
+from hmc.training import PruneRequest, PruneSettings, PruningRun, Recipe, TrainingRun, nested_finetune, train
 from hmc.training.runs.recipe import RunSection
 
 RUN = RunSection(device="cpu", save_every=1, eval_every=2, eval_sentences=1, log_every=1)
@@ -53,12 +54,14 @@ def test_sentences_are_no_longer_than_the_positions(corpus: str, tmp_path: Path)
 
 def test_pruning_leaves_out_sentences_longer_than_the_positions(corpus: str, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(max_positions=24))
-    written = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS).run()
-    nested = nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
+    written = PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)).run()
+    nested = nested_finetune(
+        PruneRequest(tmp_path / "c", (), [corpus], corpus, tmp_path / "p", SETTINGS, nested_steps=2), written
+    )
     assert load_checkpoint(nested).layout.total == 24
     tiny_checkpoint_at(tmp_path / "short", arch=tiny_architecture(max_positions=3))
     with pytest.raises(InvalidRequestError, match="no sentence pair of 1 to 3 tokens"):
-        PruningRun(tmp_path / "short", [9], [corpus], corpus, tmp_path / "q", SETTINGS)
+        PruningRun(PruneRequest(tmp_path / "short", [9], [corpus], corpus, tmp_path / "q", SETTINGS))
 
 
 def test_empty_dev_text(corpus: str, empty: str, tmp_path: Path) -> None:
@@ -66,7 +69,7 @@ def test_empty_dev_text(corpus: str, empty: str, tmp_path: Path) -> None:
         TrainingRun(recipe(corpus, data={"dev": empty}), tmp_path / "r")
     tiny_checkpoint_at(tmp_path / "c")
     with pytest.raises(InvalidRequestError, match=r"dev corpus .* has no sentence pair"):
-        PruningRun(tmp_path / "c", [9], [corpus], empty, tmp_path / "p", SETTINGS)
+        PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], empty, tmp_path / "p", SETTINGS))
     assert not (tmp_path / "r").exists()
     assert not (tmp_path / "p").exists()
 
@@ -79,7 +82,7 @@ def test_a_launcher_of_more_processes_than_the_run_has(
     with pytest.raises(InvalidRequestError, match=r"2 processes were started .* run needs 1"):
         TrainingRun(recipe(corpus), tmp_path / "r")
     with pytest.raises(InvalidRequestError, match=r"2 processes were started .* run needs 1"):
-        PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)
+        PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS))
     assert not (tmp_path / "r").exists()
     assert not (tmp_path / "p").exists()
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -113,20 +116,22 @@ def test_a_failed_request_does_not_block_the_folder(corpus: str, tmp_path: Path)
     lines = Path(corpus.split(maxsplit=1)[0]).read_text()
     Path(corpus.split(maxsplit=1)[0]).write_text(lines.splitlines()[0] + "\n")  # noticed only while tokenising
     with pytest.raises(InvalidRequestError, match="differ in length"):
-        PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)
+        PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS))
     other = write_pair(tmp_path / "other", SENTENCES)
-    [path] = PruningRun(tmp_path / "c", [9], [other], other, tmp_path / "p", SETTINGS).run()
+    [path] = PruningRun(PruneRequest(tmp_path / "c", [9], [other], other, tmp_path / "p", SETTINGS)).run()
     assert load_checkpoint(path).layout.total == 9
     with pytest.raises(InvalidRequestError, match="other settings"):
-        PruningRun(tmp_path / "c", [9], [other], other, tmp_path / "p", SETTINGS.model_copy(update={"seed": 2}))
+        PruningRun(
+            PruneRequest(tmp_path / "c", [9], [other], other, tmp_path / "p", SETTINGS.model_copy(update={"seed": 2}))
+        )
 
 
 def test_a_checkpoint_that_a_run_wrote_and_that_is_gone(corpus: str, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "c")
-    [path] = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS).run()
+    [path] = PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)).run()
     path.rename(tmp_path / "elsewhere")
     with pytest.raises(InvalidRequestError, match="which this run wrote, is missing or damaged; put it back"):
-        PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS).run()
+        PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)).run()
 
 
 # -- resuming with other text ------------------------------------------------------------------------------------
@@ -166,10 +171,10 @@ def test_pruning_keeps_the_tokens_that_it_uses(corpus: str, tmp_path: Path) -> N
     former = out / "cache" / "0123456789abcdef"
     former.mkdir(parents=True)
     (out / "request.json").write_text("{}")
-    written = PruningRun(tmp_path / "c", [9], [corpus], corpus, out, SETTINGS).run()
+    written = PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, out, SETTINGS)).run()
     assert not former.exists()
     former.mkdir()
-    nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 2)
+    nested_finetune(PruneRequest(tmp_path / "c", (), [corpus], corpus, out, SETTINGS, nested_steps=2), written)
     assert not former.exists()
     assert len(tokens_in(out)) == 1
 
@@ -200,17 +205,17 @@ def test_training_resumes_with_the_same_text_only(corpus: str, tmp_path: Path) -
 def test_pruning_resumes_with_the_same_inputs_only(corpus: str, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "c")
     dev = write_pair(tmp_path / "dev", SENTENCES[:3])
-    arguments: Any = (tmp_path / "c", [9], [corpus], dev, tmp_path / "p", SETTINGS)
-    written = PruningRun(*arguments).run()
-    more: Any = (tmp_path / "c", written, [corpus], dev, tmp_path / "p", SETTINGS, 2)
-    nested_finetune(*more)
-    assert PruningRun(*arguments).progress.stage == 2
+    request = PruneRequest(tmp_path / "c", [9], [corpus], dev, tmp_path / "p", SETTINGS)
+    more = replace(request, nested_steps=2)
+    written = PruningRun(request).run()
+    nested_finetune(more, written)
+    assert PruningRun(request).progress.stage == 2
 
     def refused(match: str) -> None:
         with pytest.raises(InvalidRequestError, match=match):
-            PruningRun(*arguments)
+            PruningRun(request)
         with pytest.raises(InvalidRequestError, match=match):
-            nested_finetune(*more)
+            nested_finetune(more, written)
 
     write_pair(tmp_path / "text", SENTENCES)
     refused("training text")
@@ -221,7 +226,7 @@ def test_pruning_resumes_with_the_same_inputs_only(corpus: str, tmp_path: Path) 
     tiny_checkpoint_at(tmp_path / "c", seed=7)
     refused("the checkpoint is not the one that .* began with")
     forget(tmp_path / "p" / "state" / "progress.json", "corpus", "dev", "source")
-    assert PruningRun(*arguments).progress.stage == 2
+    assert PruningRun(request).progress.stage == 2
 
 
 def interrupt(*_: object, **__: object) -> None:
@@ -234,24 +239,24 @@ def test_finished_nested_fine_tuning_is_not_repeated(
     tiny_checkpoint_at(tmp_path / "c")
     run = SETTINGS.run.model_copy(update={"save_every": 1000})  # more than the run has updates
     settings = SETTINGS.model_copy(update={"run": run})
-    written = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", settings).run()
-    more: Any = (tmp_path / "c", written, [corpus], corpus, tmp_path / "p", settings, 2)
-    nested = nested_finetune(*more)
+    request = PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", settings, nested_steps=2)
+    written = PruningRun(request).run()
+    nested = nested_finetune(request, written)
     before = (nested / "model.safetensors").stat().st_mtime_ns
     with monkeypatch.context() as patched:
         patched.setattr("hmc.training.pruning.nested.evaluate", lambda *_, **__: pytest.fail("scored again"))
-        assert nested_finetune(*more) == nested
+        assert nested_finetune(request, written) == nested
     assert (nested / "model.safetensors").stat().st_mtime_ns == before
     # A run with another number of steps that ended but was stopped before it wrote its result.
     shutil.rmtree(tmp_path / "p" / "nested-state")
-    longer: Any = (*more[:-1], 3)
+    longer = replace(request, nested_steps=3)
     with monkeypatch.context() as patched:
         patched.setattr("hmc.training.pruning.nested.evaluate", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            nested_finetune(*longer)
-    assert load_checkpoint(nested_finetune(*longer)).config.provenance["steps"] == 3
+            nested_finetune(longer, written)
+    assert load_checkpoint(nested_finetune(longer, written)).config.provenance["steps"] == 3
     shutil.rmtree(nested)
-    assert load_checkpoint(nested_finetune(*longer)).layout.total == 24
+    assert load_checkpoint(nested_finetune(longer, written)).layout.total == 24
 
 
 # -- the request of pruning --------------------------------------------------------------------------------------
@@ -262,7 +267,7 @@ def test_dev_and_nested_steps_are_part_of_the_request(corpus: str, tmp_path: Pat
     other, out = write_pair(tmp_path / "other", SENTENCES), tmp_path / "p"
 
     def run(dev: str, steps: int) -> PruningRun:
-        return PruningRun(tmp_path / "c", [9], [corpus], dev, out, SETTINGS, nested_steps=steps)
+        return PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], dev, out, SETTINGS, nested_steps=steps))
 
     written = run(corpus, 0).run()
     lines = (out / "log.jsonl").read_text()
@@ -281,9 +286,9 @@ def test_dev_and_nested_steps_are_part_of_the_request(corpus: str, tmp_path: Pat
     forget(out / "state" / "progress.json", "dev", "source")
     run(other, 10)
     assert (request(out)["dev"], request(out)["nested_steps"]) == (other, 10)
-    nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 2)
+    nested_finetune(PruneRequest(tmp_path / "c", (), [corpus], corpus, out, SETTINGS, nested_steps=2), written)
     with pytest.raises(InvalidRequestError, match="has 2 steps, not 1"):
-        nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 1)
+        nested_finetune(PruneRequest(tmp_path / "c", (), [corpus], corpus, out, SETTINGS, nested_steps=1), written)
 
 
 def test_a_folder_that_is_moved_or_spelled_differently_goes_on(
@@ -295,11 +300,11 @@ def test_a_folder_that_is_moved_or_spelled_differently_goes_on(
         shutil.copy(path, old)
     inside = " ".join(str(old / Path(path).name) for path in corpus.split())
     tiny_checkpoint_at(old / "c")
-    PruningRun(old / "c", [9], [inside], corpus, old / "p", SETTINGS).run()
+    PruningRun(PruneRequest(old / "c", [9], [inside], corpus, old / "p", SETTINGS)).run()
     monkeypatch.chdir(tmp_path)
-    PruningRun(Path("old/c"), [9], [inside.replace(f"{tmp_path}/", "")], corpus, Path("old/p"), SETTINGS)
+    PruningRun(PruneRequest(Path("old/c"), [9], [inside.replace(f"{tmp_path}/", "")], corpus, Path("old/p"), SETTINGS))
     old.rename(tmp_path / "new")
     moved = inside.replace(str(old), "new")
-    PruningRun(Path("new/c"), [9], [moved], corpus, Path("new/p"), SETTINGS)
+    PruningRun(PruneRequest(Path("new/c"), [9], [moved], corpus, Path("new/p"), SETTINGS))
     with pytest.raises(InvalidRequestError, match="train: "):
-        PruningRun(Path("new/c"), [9], [corpus], corpus, Path("new/p"), SETTINGS)
+        PruningRun(PruneRequest(Path("new/c"), [9], [corpus], corpus, Path("new/p"), SETTINGS))

@@ -15,7 +15,7 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 from torch.optim import Optimizer
 
 from hmc.artifact import InvalidRequestError, load_checkpoint, save_checkpoint
-from hmc.training import PruneSettings, PruningRun
+from hmc.training import PruneRequest, PruneSettings, PruningRun
 from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.pruning.nested import NestedRun
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, out: Path, checkpoint: str = "c", **settings: object) -> PruningRun:
     text = f"{folder}/t.en {folder}/t.de"
-    return PruningRun(folder / checkpoint, [9], [text], text, out, SETTINGS.model_copy(update=settings))
+    return PruningRun(PruneRequest(folder / checkpoint, [9], [text], text, out, SETTINGS.model_copy(update=settings)))
 
 
 # -- subword sampling --------------------------------------------------------------------------------------------
@@ -67,7 +67,9 @@ def test_pruning_keeps_the_bpe_dropout_of_the_recipe(folder: Path, tmp_path: Pat
 def test_nested_fine_tuning_keeps_it_too(folder: Path, tmp_path: Path) -> None:
     text = f"{folder}/t.en {folder}/t.de"
     written = run(folder, tmp_path / "p", "sampled").run()
-    nested = NestedRun(folder / "sampled", written, [text], text, tmp_path / "p", SETTINGS, 2)
+    nested = NestedRun(
+        PruneRequest(folder / "sampled", (), [text], text, tmp_path / "p", SETTINGS, nested_steps=2), written
+    )
     assert len(nested.loop.inputs.corpus) == 4 * 24
     assert (
         nested.loop.inputs.corpus.fingerprint == run(folder, tmp_path / "p", "sampled").loop.inputs.corpus.fingerprint

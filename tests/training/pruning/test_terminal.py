@@ -10,7 +10,7 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.model.budgets import parse_budgets
-from hmc.training import PruneSettings
+from hmc.training import PruneRequest, PruneSettings
 from hmc.training.pruning.run import prune
 from hmc.training.runs.recipe import RunSection
 
@@ -27,7 +27,7 @@ def test_a_terminal_gets_a_line_a_stage(
     settings = PruneSettings(
         close_steps=10, recover_steps=2, batch_tokens=512, run=RunSection(device="cpu", eval_sentences=1, log_every=4)
     )
-    prune(tmp_path / "c", parse_budgets("12"), [text], text, tmp_path / "p", settings)
+    prune(PruneRequest(tmp_path / "c", parse_budgets("12"), [text], text, tmp_path / "p", settings))
     shown = re.split(r"[\r\n]+", re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", capsys.readouterr().err))
     lines = [line for line in shown if line.strip() and not line.startswith("prune ")]
     begins = [line.partition(":")[0] for line in lines if not line.startswith("warning: ")]

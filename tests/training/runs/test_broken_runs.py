@@ -15,7 +15,7 @@ from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from tests.training.pruning.test_run_inputs import SETTINGS, recipe
 
 from hmc.artifact import HeadBudget, HeadLayout, HmcError, InvalidArtifactError, InvalidRequestError, load_checkpoint
-from hmc.training import PruningRun, TrainingRun, nested_finetune, train
+from hmc.training import PruneRequest, PruningRun, TrainingRun, nested_finetune, train
 from hmc.training.trainer.trainer import plan_training
 
 
@@ -101,7 +101,7 @@ def test_a_request_that_a_full_disk_cut_short(corpus: str, tmp_path: Path) -> No
     (tmp_path / "p").mkdir()
     for content in ("", "{", "[]", "{}"):
         (tmp_path / "p" / "request.json").write_text(content)
-        PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)
+        PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS))
         assert json.loads((tmp_path / "p" / "request.json").read_text())["settings"]
 
 
@@ -186,14 +186,20 @@ def test_no_flipped_bit_of_a_state_is_resumed(corpus: str, copied: Path, name: s
 
 def test_a_damaged_state_of_nested_fine_tuning(corpus: str, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "c")
-    written = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS).run()
-    nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
+    written = PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)).run()
+    nested_finetune(
+        PruneRequest(tmp_path / "c", (), [corpus], corpus, tmp_path / "p", SETTINGS, nested_steps=2), written
+    )
     unknown_key(tmp_path / "p" / "nested-state" / "progress.json")
     with pytest.raises(InvalidArtifactError, match=r"progress\.json is not as it was written"):
-        nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
+        nested_finetune(
+            PruneRequest(tmp_path / "c", (), [corpus], corpus, tmp_path / "p", SETTINGS, nested_steps=2), written
+        )
     (tmp_path / "p" / "nested-state" / "digests.json").unlink()
     with pytest.raises(InvalidArtifactError, match="another version wrote it"):
-        nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
+        nested_finetune(
+            PruneRequest(tmp_path / "c", (), [corpus], corpus, tmp_path / "p", SETTINGS, nested_steps=2), written
+        )
 
 
 # -- nothing left to close ----------------------------------------------------------------------------------------
@@ -204,7 +210,7 @@ def test_a_kind_without_heads_may_have_a_budget_of_none(corpus: str, tmp_path: P
     layout = HeadLayout.from_json(arch.full_layout().to_json() | {"encoder_self": [[], []]})
     tiny_checkpoint_at(tmp_path / "c", layout=layout, gates=False)
     budget = HeadBudget(((("encoder_self",), 0), (("decoder_self",), 5), (("cross",), 4)))
-    [path] = PruningRun(tmp_path / "c", [budget], [corpus], corpus, tmp_path / "p", SETTINGS).run()
+    [path] = PruningRun(PruneRequest(tmp_path / "c", [budget], [corpus], corpus, tmp_path / "p", SETTINGS)).run()
     found = load_checkpoint(path).layout
     assert [sum(map(len, found[kind])) for kind in ("encoder_self", "decoder_self", "cross")] == [0, 5, 4]
 
@@ -219,4 +225,4 @@ def test_a_kind_without_heads_may_have_a_budget_of_none(corpus: str, tmp_path: P
 def test_no_heads_left(corpus: str, tmp_path: Path, asked: dict[str, Any], message: str) -> None:
     tiny_checkpoint_at(tmp_path / "c", layout=HeadLayout.full(2, 2, 0), gates=False)
     with pytest.raises(HmcError, match=message):
-        PruningRun(tmp_path / "c", asked["targets"], [corpus], corpus, tmp_path / "p", SETTINGS)
+        PruningRun(PruneRequest(tmp_path / "c", asked["targets"], [corpus], corpus, tmp_path / "p", SETTINGS))

@@ -15,7 +15,7 @@ from tests.training.pruning.test_run_inputs import SETTINGS, recipe
 from tests.training.runs.test_updater import make_model, make_updater
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
-from hmc.training import PruningRun, nested_finetune, train
+from hmc.training import PruneRequest, PruningRun, nested_finetune, train
 from hmc.training.runs.recipe import OptimizerName
 from hmc.training.runs.updater import MOST_SKIPPED, SummedLoss, Tally
 
@@ -123,7 +123,7 @@ def test_pruning_and_nested_fine_tuning_stop_alike(
     settings = SETTINGS.model_copy(update={"close_steps": 30, "recover_steps": 30})
 
     def run() -> list[Path]:
-        return PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", settings).run()
+        return PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", settings)).run()
 
     for first, stage, step in ((4, 0, 3), (34, 1, 6)):  # the second run goes on after update 3 of the first stage
         break_losses(range(first, 1000))
@@ -136,6 +136,8 @@ def test_pruning_and_nested_fine_tuning_stop_alike(
     assert sum(row.get("skipped", 0) for row in rows(tmp_path / "p"))
     break_losses(range(7, 1000))
     with pytest.raises(InvalidRequestError, match=DIVERGED):
-        nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", settings, 30)
+        nested_finetune(
+            PruneRequest(tmp_path / "c", (), [corpus], corpus, tmp_path / "p", settings, nested_steps=30), written
+        )
     progress = json.loads((tmp_path / "p" / "nested-state" / "progress.json").read_text())
     assert progress["step"] == 3, "an update has two forward passes"

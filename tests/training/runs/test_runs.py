@@ -18,7 +18,7 @@ from tests.support.recipes import small_recipe
 from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
-from hmc.training import PruneSettings, PruningRun, Recipe, nested_finetune, train
+from hmc.training import PruneRequest, PruneSettings, PruningRun, Recipe, nested_finetune, train
 from hmc.training.runs.recipe import RunSection
 
 STEPS = 12
@@ -148,7 +148,7 @@ SETTINGS = PruneSettings(
 
 
 def test_prune_ends_at_exact_budgets(corpus: str, trained: Path, tmp_path: Path) -> None:
-    written = PruningRun(trained / "final", [6, 3], [corpus], corpus, tmp_path / "p", SETTINGS).run()
+    written = PruningRun(PruneRequest(trained / "final", [6, 3], [corpus], corpus, tmp_path / "p", SETTINGS)).run()
     assert [p.name for p in written] == ["h6", "h3"]
     for path, budget in zip(written, (6, 3), strict=True):
         pruned = load_checkpoint(path)
@@ -157,7 +157,9 @@ def test_prune_ends_at_exact_budgets(corpus: str, trained: Path, tmp_path: Path)
         assert pruned.gates["cross"].shape == (2, 2)
         assert {"dev_before", "dev_after"} <= pruned.metrics.keys()
         assert pruned.config.provenance["trajectory"][-1]["open"] == pytest.approx(budget, abs=2.0)
-    nested = nested_finetune(trained / "final", written, [corpus], corpus, tmp_path / "p", SETTINGS, 6)
+    nested = nested_finetune(
+        PruneRequest(trained / "final", (), [corpus], corpus, tmp_path / "p", SETTINGS, nested_steps=6), written
+    )
     checkpoint = load_checkpoint(nested)
     assert checkpoint.layout.total == 10
     assert {"dev_h10", "dev_h6", "dev_h3"} == checkpoint.metrics.keys()
@@ -167,7 +169,9 @@ def test_lambda_form_closes_heads_when_the_penalty_is_large(corpus: str, trained
     counts = []
     for strength in (1e-4, 2.0):
         settings = SETTINGS.model_copy(update={"l0_lambda": strength, "settle_gates": True})
-        [path] = PruningRun(trained / "final", [], [corpus], corpus, tmp_path / str(strength), settings).run()
+        [path] = PruningRun(
+            PruneRequest(trained / "final", [], [corpus], corpus, tmp_path / str(strength), settings)
+        ).run()
         counts.append(load_checkpoint(path).layout.total)
     assert counts[0] > counts[1]
 
@@ -177,4 +181,4 @@ def test_lambda_form_closes_heads_when_the_penalty_is_large(corpus: str, trained
 )
 def test_impossible_budgets(corpus: str, trained: Path, tmp_path: Path, targets: list[int], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        PruningRun(trained / "final", targets, [corpus], corpus, tmp_path / "p", SETTINGS)
+        PruningRun(PruneRequest(trained / "final", targets, [corpus], corpus, tmp_path / "p", SETTINGS))

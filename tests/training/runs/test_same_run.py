@@ -15,7 +15,7 @@ from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
-from hmc.training import PruneSettings, PruningRun, Recipe, train
+from hmc.training import PruneRequest, PruneSettings, PruningRun, Recipe, train
 from hmc.training.runs.folder import differences
 from hmc.training.runs.recipe import RunSection
 from hmc.training.trainer.trainer import check_same_run
@@ -97,7 +97,7 @@ def test_a_pruning_run_knows_its_teacher_by_place(corpus: str, tmp_path: Path, m
     def run(teacher: str) -> None:
         taught = {"distill": {"weight": 0.5, "teacher": teacher}}
         asked = PruneSettings.model_validate(settings.model_dump() | taught)
-        PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", asked).run()
+        PruningRun(PruneRequest(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", asked)).run()
 
     run(str(tmp_path / "t"))
     monkeypatch.chdir(tmp_path)

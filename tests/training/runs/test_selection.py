@@ -15,7 +15,7 @@ from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
-from hmc.training import Scores, load_recipe, train
+from hmc.training import Scores, export_tensors, load_recipe, model_from_checkpoint, train
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.selection import AVERAGE_MARGIN, Selection
 
@@ -94,11 +94,30 @@ def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path) -
 def test_the_best_checkpoint_must_beat_the_average_clearly(lead: float, name: str, tmp_path: Path) -> None:
     chosen = selection(tmp_path, keep_checkpoints=4, average_checkpoints=3)
 
-    def score(which: str, steps: list[int]) -> Scores:
-        assert steps == ([2] if which == "best" else [2, 3, 1])
-        return Scores(30.0 + (lead if which == "best" else 0), 0.0, "", "", 1, 4)
+    scored = []
 
-    assert chosen.choose(score)[0] == name
+    def score(candidate: str) -> Scores:
+        scored.append(candidate)
+        return Scores(30.0 + (lead if candidate.startswith("best") else 0), 0.0, "", "", 1, 4)
+
+    model = model_from_checkpoint(load_checkpoint(chosen.path(1)))
+    steps = [2] if name == "best" else [2, 3, 1]
+    assert chosen.choose(model, score)[:2] == (name, steps)
+    assert scored == ["best of 1 checkpoint(s)", "average of 3 checkpoint(s)"]
+    np.testing.assert_array_equal(export_tensors(model)["shared.weight"], chosen.average(steps)["shared.weight"])
+
+
+def test_one_checkpoint_is_scored_once(tmp_path: Path) -> None:
+    chosen = selection(tmp_path, average_checkpoints=1)
+    scored = []
+
+    def score(candidate: str) -> Scores:
+        scored.append(candidate)
+        return Scores(30.0, 0.0, "", "", 1, 4)
+
+    model = model_from_checkpoint(load_checkpoint(chosen.path(1)))
+    assert chosen.choose(model, score)[:2] == ("average", [2])
+    assert scored == ["average of 1 checkpoint(s)"]
 
 
 def test_more_averaged_than_kept_is_refused(tmp_path: Path) -> None:

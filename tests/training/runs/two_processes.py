@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from hmc.artifact.model.ffn import parse_neuron_budgets
-from hmc.training import PruneSettings, PruningRun, Recipe, train
+from hmc.training import PruneRequest, PruneSettings, PruningRun, Recipe, train
 from hmc.training.runs.updater import Update, Updater
 
 
@@ -45,7 +45,9 @@ def main() -> None:
         corpus = entry["corpus"]
         neurons = parse_neuron_budgets(entry["neurons"])
         PruningRun(
-            Path(entry["source"]), entry["targets"], [corpus], corpus, Path(entry["out"]), settings, neurons
+            PruneRequest(
+                Path(entry["source"]), entry["targets"], [corpus], corpus, Path(entry["out"]), settings, neurons
+            )
         ).run()
 
 

@@ -15,6 +15,7 @@ from hmc.artifact import Checkpoint, InvalidArtifactError, load_checkpoint, save
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.model.architecture import SOURCE_EMBEDDING, TARGET_EMBEDDING
 from hmc.training import (
+    PruneRequest,
     PruneSettings,
     PruningRun,
     Recipe,
@@ -79,7 +80,7 @@ def prune(folder: Path, stack: Literal["encoder", "decoder"]) -> Checkpoint:
         run=RunSection(device="cpu", eval_sentences=1, log_every=10),
     )
     corpus = f"{folder}/t.en {folder}/t.de"
-    [path] = PruningRun(folder / "c", [4], [corpus], corpus, folder / "p", settings).run()
+    [path] = PruningRun(PruneRequest(folder / "c", [4], [corpus], corpus, folder / "p", settings)).run()
     return load_checkpoint(path)
 
 
@@ -88,7 +89,10 @@ def test_nested_fine_tuning_keeps_what_is_frozen(folder: Path) -> None:
     save_checkpoint(pruned, folder / "pruned")
     settings = PruneSettings(batch_tokens=512, freeze="encoder", run=RunSection(device="cpu", eval_sentences=1))
     corpus = f"{folder}/t.en {folder}/t.de"
-    path = nested_finetune(folder / "c", [folder / "pruned"], [corpus], corpus, folder / "nested", settings, 2)
+    path = nested_finetune(
+        PruneRequest(folder / "c", (), [corpus], corpus, folder / "nested", settings, nested_steps=2),
+        [folder / "pruned"],
+    )
     nested, source = load_checkpoint(path), load_checkpoint(folder / "c")
     changed = {name for name, value in nested.tensors.items() if not np.array_equal(value, source.tensors[name])}
     assert TARGET_EMBEDDING in changed

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hmc.training.pruning.gate_sets import HeadGates as HeadGates
     from hmc.training.pruning.gate_sets import NeuronGates as NeuronGates
     from hmc.training.pruning.nested import nested_finetune as nested_finetune
+    from hmc.training.pruning.request import PruneRequest as PruneRequest
     from hmc.training.pruning.run import PruningRun as PruningRun
     from hmc.training.pruning.run import prune as prune
     from hmc.training.pruning.settings import PruneSettings as PruneSettings
@@ -67,6 +68,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "hmc.training.model.transformer": ("Transformer", "build_transformer"),
         "hmc.training.pruning.gate_sets": ("HeadGates", "NeuronGates"),
         "hmc.training.pruning.nested": ("nested_finetune",),
+        "hmc.training.pruning.request": ("PruneRequest",),
         "hmc.training.pruning.run": ("PruningRun", "prune"),
         "hmc.training.pruning.settings": ("PruneSettings",),
         "hmc.training.runs.recipe": ("Recipe", "load_recipe"),

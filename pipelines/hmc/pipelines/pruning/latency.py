@@ -29,7 +29,7 @@ from hmc.pipelines.progress import Phase, Steps, quiet
 from hmc.pipelines.pruning.text import translate_for_pruning
 from hmc.training.data.parallel_text import read_pairs
 from hmc.training.pruning.control import compared, train_control
-from hmc.training.pruning.request import check_inputs, check_request
+from hmc.training.pruning.request import PruneRequest, check_inputs, check_request
 from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyPlan, check_latency_settings, goals_of, plan_latency_stages
@@ -165,12 +165,13 @@ def prune_to_latency(
         dev = dev or text.dev_corpus()
     with _Measuring(checkpoint, loaded, sentences, serving, table) as measuring:
         plan = LatencyPlan(table, goals, measuring.ms)
+        request = PruneRequest(checkpoint, (), corpora, dev or "", out, settings, latency=plan)
         try:
-            written = PruningRun(checkpoint, [], corpora, dev or "", out, settings, latency=plan).run()
+            written = PruningRun(request).run()
             trained = list(written)
             if control:
                 steps = sum(stage.steps for stage in stages)
-                trained.append(train_control(checkpoint, corpora, dev or "", out, settings, steps))
+                trained.append(train_control(request, steps))
             for path, said in compared(trained).items():
                 say(f"{path.name}: {said}")
         finally:

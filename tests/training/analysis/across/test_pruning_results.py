@@ -18,7 +18,7 @@ from hmc.artifact import HeadLayout, InvalidRequestError, read_manifest
 from hmc.artifact.bundle.manifest import write_manifest
 from hmc.artifact.model.ffn import parse_neuron_budgets
 from hmc.artifact.model.heads import KINDS
-from hmc.training import PruningRun
+from hmc.training import PruneRequest, PruningRun
 from hmc.training.analysis.across import budgets, survivors, trajectory
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
@@ -196,9 +196,17 @@ def test_a_trajectory_of_every_kind_of_budget(tmp_path: Path, asked: str) -> Non
     if asked == "latency":
         plan = LatencyPlan(table(), (LatencyGoal("2x", table().ms(whole()) / 2),))
     PruningRun(
-        tmp_path / "c", [9] if asked == "both" else [], [corpus], corpus, tmp_path / "p", SETTINGS, neurons,
-        latency=plan,
-    ).run()  # fmt: skip
+        PruneRequest(
+            tmp_path / "c",
+            [9] if asked == "both" else [],
+            [corpus],
+            corpus,
+            tmp_path / "p",
+            SETTINGS,
+            neurons,
+            latency=plan,
+        )
+    ).run()
     result = trajectory.analyse({asked: tmp_path / "p" / "trajectory.json"})
     points = result.data["runs"][asked]["points"]
     expected = {"neurons": ["neurons"], "both": ["heads", "neurons"], "latency": ["heads", "latency_ms"]}

@@ -19,7 +19,7 @@ from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
 from hmc.artifact.stopping import Stopped
-from hmc.training import PruneSettings, PruningRun
+from hmc.training import PruneRequest, PruneSettings, PruningRun
 from hmc.training.pruning.schedule import DECIDED_FROM
 from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, PruneProgress, goals_of
 from hmc.training.runs.folder import working_in
@@ -44,7 +44,7 @@ def run(folder: Path, out: Path, plan: LatencyPlan, **changes: object) -> list[C
     settings = SETTINGS.model_copy(update=changes)
     return [
         load_checkpoint(path)
-        for path in PruningRun(folder / "c", [], [corpus], corpus, out, settings, latency=plan).run()
+        for path in PruningRun(PruneRequest(folder / "c", [], [corpus], corpus, out, settings, latency=plan)).run()
     ]
 
 
@@ -114,7 +114,9 @@ def test_a_pruned_model_can_be_pruned_again(folder: Path, tmp_path: Path) -> Non
     corpus, source = f"{folder}/t.en {folder}/t.de", tmp_path / "first"
     save_checkpoint(first, source)
     goals = goals_of([], [table().ms(of(first)) * 0.8], 1.0)
-    again = PruningRun(source, [], [corpus], corpus, tmp_path / "q", SETTINGS, latency=LatencyPlan(table(), goals))
+    again = PruningRun(
+        PruneRequest(source, [], [corpus], corpus, tmp_path / "q", SETTINGS, latency=LatencyPlan(table(), goals))
+    )
     found = load_checkpoint(again.run()[0])
     assert table().ms(of(found)) <= goals[0].ms
     assert found.removed_layers == first.removed_layers, "each stack keeps its last layer"
@@ -147,6 +149,13 @@ def test_a_table_of_another_model_is_refused(folder: Path, tmp_path: Path) -> No
     corpus = f"{folder}/t.en {folder}/t.de"
     with pytest.raises(InvalidRequestError, match=re.escape("give it without --target-heads")):
         PruningRun(
-            folder / "c", [HeadBudget(((KINDS, 12),))], [corpus], corpus, tmp_path / "p", SETTINGS,
-            latency=replace(plan, table=table()),
-        )  # fmt: skip
+            PruneRequest(
+                folder / "c",
+                [HeadBudget(((KINDS, 12),))],
+                [corpus],
+                corpus,
+                tmp_path / "p",
+                SETTINGS,
+                latency=replace(plan, table=table()),
+            )
+        )

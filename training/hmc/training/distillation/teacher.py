@@ -49,6 +49,11 @@ class Distillation:
     teacher: Teacher | None = None
     """None, with active settings: the first of the forward passes of an update teaches the others."""
 
+    @property
+    def digest(self) -> str:
+        """That of the teacher's checkpoint; empty without a teacher."""
+        return self.teacher.digest if self.teacher else ""
+
 
 NOTHING = Distillation()
 """The loss is the cross entropy alone."""

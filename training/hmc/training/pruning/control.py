@@ -17,7 +17,7 @@ from hmc.artifact.bundle.order import MORE_TRAINING
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.model.heads import KINDS, HeadScores
 from hmc.training.pruning.nested import LevelScores, NestedRun
-from hmc.training.pruning.settings import PruneSettings
+from hmc.training.pruning.request import PruneRequest
 
 NOISE = 28.0
 """BLEU that two models of one quality differ by on a single sentence, about: half of a 95 % interval of a difference is
@@ -34,21 +34,22 @@ class ControlRun(NestedRun):
 
     def _ranking(self) -> HeadScores:
         """Returns scores in which no head is above another: all of them stay open."""
-        heads = self.base.architecture.heads
-        return {kind: np.zeros((len(self.base.layout[kind]), heads), np.float32) for kind in KINDS}
+        heads = self.source.architecture.heads
+        return {kind: np.zeros((len(self.source.layout[kind]), heads), np.float32) for kind in KINDS}
 
     def _checkpoint(self, scores: LevelScores, averaged: Sequence[int] = ()) -> Checkpoint:
         """Keeps the log α of the source."""
-        return replace(super()._checkpoint(scores, averaged), gates=self.base.gates)
+        return replace(super()._checkpoint(scores, averaged), gates=self.source.gates)
 
 
-def train_control(source: Path, train: Sequence[str], dev: str, out: Path, settings: PruneSettings, steps: int) -> Path:
-    """Trains all heads of `source` for `steps` updates, or resumes that, in the folder of a pruning run that has ended.
+def train_control(request: PruneRequest, steps: int) -> Path:
+    """Trains all heads of the source of a request for `steps` updates, or resumes that, in the folder of a pruning run
+    that has ended.
 
-    train: training corpora. dev: dev corpus. Writes the checkpoint `out / "control"` and returns its path. Raises
-    InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do.
+    Writes the checkpoint `control` to that folder and returns its path. Raises InvalidRequestError,
+    InvalidArtifactError or DeviceUnavailableError with what to do.
     """
-    return ControlRun(source, [], train, dev, out, settings, steps).run()
+    return ControlRun(replace(request, targets=(), nested_steps=steps)).run()
 
 
 def compared(paths: Sequence[Path]) -> dict[Path, str]:
@@ -59,8 +60,10 @@ def compared(paths: Sequence[Path]) -> dict[Path, str]:
     that was pruned.
     """
     checkpoints = {path: load_checkpoint(path) for path in paths}
-    trained_on = (c for c in checkpoints.values() if c.config.provenance.get("command") == ControlRun.command)
-    control = next((scores for checkpoint in trained_on for scores in checkpoint.metrics.values()), None)
+    control = None
+    for checkpoint in checkpoints.values():
+        if checkpoint.config.provenance.get("command") == ControlRun.command:
+            control = next(iter(checkpoint.metrics.values()))
     said = {}
     for path, checkpoint in checkpoints.items():
         before, after = (checkpoint.metrics.get(name) for name in ("dev_before", "dev_after"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,10 +13,13 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, HeadScores, Kind
 from hmc.training.data.batches import to_device
-from hmc.training.model.gates import HardConcrete, NestedGate, SampledGate
+from hmc.training.model.gates import Gate, HardConcrete, NestedGate, SampledGate
 from hmc.training.model.layers import Attention, FeedForward, Layer
 from hmc.training.model.regimes import position_mask
 from hmc.training.model.transformer import Transformer
+from hmc.training.pruning.pressure import sure_log_alpha
+
+Gated = Attention | FeedForward | Layer
 
 STREAM = 0x47617465
 """Part of the seed of gates, so that other draws from the same seed are independent of them."""
@@ -27,41 +30,53 @@ MARGIN = 0.05
 class GateSet:
     """Hard-concrete gates on some modules. Tensors `[total]` hold all gates, one module after the other."""
 
-    def __init__(
-        self, gated: Sequence[tuple[Attention | FeedForward | Layer, int]], initial: float, device: torch.device
-    ) -> None:
-        """gated: each module with the number of its gates. initial: starting log α of every gate. device: that of the
-        model. The gates start in the training regime."""
-        self._gated = [(module, HardConcrete(number, initial).to(device)) for module, number in gated]
+    group: str
+    """Parameter group of the optimiser."""
+
+    def __init__(self, modules: Sequence[Gated], gates: Sequence[HardConcrete], sampled: Sequence[Gate]) -> None:
+        """gates: of each module. sampled: what each module's outputs go through in the training regime, in which the
+        gates start."""
+        self.modules = modules
+        self.gates = gates
+        self._sampled = sampled
         self.sampled()
+        self.close(torch.zeros_like(self.log_alpha(), dtype=torch.bool))
 
     @property
     def total(self) -> int:
         """Number of gates."""
-        return sum(len(gates.log_alpha) for _, gates in self._gated)
+        return sum(len(log_alpha) for log_alpha in self.parameters())
 
     def parameters(self) -> list[Tensor]:
         """Returns the log α of every module."""
-        return [gates.log_alpha for _, gates in self._gated]
+        return [gates.log_alpha for gates in self.gates]
 
     def sampled(self) -> None:
         """Sets the training regime: gates are random."""
-        for module, gates in self._gated:
-            module.gate = SampledGate(gates)
+        for module, gate in zip(self.modules, self._sampled, strict=True):
+            module.gate = gate
 
     def draw(self, *seed: int) -> None:
         """Draws the gates that hold until the next draw: for all parts of an accumulated batch, in every process, as
         the mask of HeadMask does. The draw depends on `seed` alone, so a resumed run draws the same."""
         uniform = torch.from_numpy(np.random.default_rng([*seed, STREAM]).random(self.total, np.float32))
-        for (_, gates), part in zip(
-            self._gated, self._by_module(to_device(uniform, self.parameters()[0].device)), strict=True
-        ):
+        for gates, part in self._by_module(to_device(uniform, self.closed.device)):
             gates.draw(part)
 
     def close(self, closed: Tensor) -> None:
-        """closed `[total]` booleans: these gates are 0 from now on, in both regimes; P(g ≠ 0) of them is 0."""
-        for (_, gates), part in zip(self._gated, self._by_module(closed), strict=True):
+        """closed `[total]` booleans: these gates are 0 from now on, in both regimes; P(g ≠ 0) of them is 0, and they
+        count in no budget."""
+        for gates, part in self._by_module(closed):
             gates.close(part)
+        self.closed = closed
+        self.remaining = (~closed).nonzero()[:, 0]
+        """Positions of the gates that are not closed."""
+        self._held = self.log_alpha().detach().clone() if bool(closed.any()) else None
+
+    def hold(self) -> None:
+        """Sets the log α of closed gates back: Adam's momentum from before they were closed would still move them."""
+        if self._held is not None:
+            self.set_log_alpha(torch.where(self.closed, self._held, self.log_alpha().detach()))
 
     def log_alpha(self) -> Tensor:
         """`[total]` log α of every gate, differentiable."""
@@ -69,21 +84,28 @@ class GateSet:
 
     def open_probabilities(self) -> Tensor:
         """`[total]` P(g ≠ 0) of every gate, differentiable."""
-        return torch.cat([gates.open_probability() for _, gates in self._gated])
+        return torch.cat([gates.open_probability() for gates in self.gates])
 
-    def decision_penalty(self, keep: Tensor, among: Tensor) -> Tensor:
-        """keep `[total]` booleans, among: positions of gates → the mean penalty that makes these decide (scalar)."""
-        return HardConcrete.indecision(self.log_alpha()[among], keep[among]).mean()
+    def decision_penalty(self, keep: Tensor) -> Tensor:
+        """keep `[total]` booleans → the mean penalty that makes the gates that are not closed decide (scalar)."""
+        return HardConcrete.indecision(self.log_alpha()[self.remaining], keep[self.remaining]).mean()
+
+    def move(self, keep: Tensor, updates: int) -> None:
+        """Moves every log α towards its end, which it reaches in this number of updates."""
+        log_alpha = self.log_alpha().detach()
+        own = log_alpha[self.remaining]
+        moved = own + (sure_log_alpha(own, keep[self.remaining]) - own) / updates
+        self.set_log_alpha(log_alpha.index_copy(0, self.remaining, moved))
 
     @torch.no_grad()
     def set_log_alpha(self, values: Tensor) -> None:
         """Sets log α to values `[total]`."""
-        for log_alpha, part in zip(self.parameters(), self._by_module(values), strict=True):
-            log_alpha.copy_(part)
+        for gates, part in self._by_module(values):
+            gates.log_alpha.copy_(part)
 
     def expected_open_per_module(self) -> list[float]:
         """Returns the expected number of open gates of every module: the sum of P(g ≠ 0)."""
-        sums: list[float] = torch.stack([g.open_probability().detach().sum() for _, g in self._gated]).tolist()
+        sums: list[float] = torch.stack([gates.open_probability().detach().sum() for gates in self.gates]).tolist()
         return sums
 
     def is_unsettled(self) -> Tensor:
@@ -91,12 +113,21 @@ class GateSet:
         probability = self.open_probabilities().detach()
         return (probability >= MARGIN) & (probability <= 1 - MARGIN)
 
-    def _by_module(self, values: Tensor) -> Sequence[Tensor]:
-        return values.split_with_sizes([len(log_alpha) for log_alpha in self.parameters()])
+    def undecided(self, keep: Tensor) -> Tensor:
+        """`[total]` booleans: the gates that a decision now would force: unsettled gates, and gates that change
+        sides."""
+        log_alpha = self.log_alpha().detach()
+        return ((keep != (log_alpha > 0)) | self.is_unsettled()) & ~self.closed
+
+    def _by_module(self, values: Tensor) -> Iterator[tuple[HardConcrete, Tensor]]:
+        """values `[total]` → the gates of each module, and their values."""
+        return zip(self.gates, values.split_with_sizes(list(map(len, self.parameters()))), strict=True)
 
 
 class HeadGates(GateSet):
     """Gates on every head of some kinds of a model. Heads of other kinds have no gates and stay open."""
+
+    group = "gates"
 
     def __init__(self, model: Transformer, layout: HeadLayout, initial: float, kinds: Sequence[Kind] = KINDS) -> None:
         """layout: the model's head layout. initial: starting log α of every gate.
@@ -105,25 +136,26 @@ class HeadGates(GateSet):
         """
         self.layout = layout
         self.kinds = tuple(kinds)
-        found = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads and kind in kinds]
-        if not found:
+        gated = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads and kind in kinds]
+        if not gated:
             raise InvalidRequestError(f"this model has no heads of {', '.join(kinds)} left to put gates on")
-        self._kinds = [kind for kind, _ in found]
+        self._kinds = [kind for kind, _ in gated]
         self.heads = [head for head in layout.heads() if head.kind in kinds]
         """The head of every gate, in the order of the `[total]` tensors."""
-        super().__init__([(a, a.heads) for _, a in found], initial, model.shared.weight.device)
+        modules = [attention for _, attention in gated]
+        super().__init__(modules, *independent([attention.heads for attention in modules], initial, model))
 
     def positions(self, kinds: Sequence[Kind]) -> Tensor:
         """Returns the positions of the gates of `kinds` in the `[total]` tensors."""
-        found = [i for i, head in enumerate(self.heads) if head.kind in kinds]
-        return torch.tensor(found, dtype=torch.long, device=self.parameters()[0].device)
+        chosen = torch.tensor([head.kind in kinds for head in self.heads], device=self.closed.device)
+        return chosen.nonzero()[:, 0]
 
     def expected_open(self) -> dict[Kind, float]:
         """Returns the expected number of open heads of each gated kind: the sum of P(g ≠ 0)."""
-        found: dict[Kind, float] = dict.fromkeys(self.kinds, 0.0)
+        expected: dict[Kind, float] = dict.fromkeys(self.kinds, 0.0)
         for kind, value in zip(self._kinds, self.expected_open_per_module(), strict=True):
-            found[kind] += value
-        return found
+            expected[kind] += value
+        return expected
 
     def unsettled(self) -> dict[Head, float]:
         """Returns the gates whose P(g ≠ 0) lies between MARGIN and 1 - MARGIN, with that probability."""
@@ -151,24 +183,29 @@ class NeuronGates(GateSet):
     One gate stands for a row of `fc1` and a column of `fc2`.
     """
 
+    group = "neurons"
+
     def __init__(self, model: Transformer, initial: float) -> None:
         """initial: starting log α of every gate. Raises InvalidRequestError when the model has no neurons left."""
-        modules = list(model.feed_forwards())
-        self.widths = FfnWidths(
-            **{stack: tuple(ffn.neurons for name, _, ffn in modules if name == stack) for stack in STACKS}
-        )
-        found = [(stack, ffn) for stack, _, ffn in modules if ffn.neurons]
-        if not found:
+        widths: dict[Stack, list[int]] = {stack: [] for stack in STACKS}
+        modules = []
+        self._stacks: list[Stack] = []
+        for stack, _, ffn in model.feed_forwards():
+            widths[stack].append(ffn.neurons)
+            if ffn.neurons:
+                modules.append(ffn)
+                self._stacks.append(stack)
+        if not modules:
             raise InvalidRequestError("this model has no feed-forward neurons left to put gates on")
-        self._stacks = [stack for stack, _ in found]
-        super().__init__([(f, f.neurons) for _, f in found], initial, model.shared.weight.device)
+        self.widths = FfnWidths.model_validate(widths)
+        super().__init__(modules, *independent([ffn.neurons for ffn in modules], initial, model))
 
     def expected_open(self) -> dict[Stack, float]:
         """Returns the expected number of open neurons of each stack: the sum of P(g ≠ 0)."""
-        found: dict[Stack, float] = dict.fromkeys(STACKS, 0.0)
+        expected: dict[Stack, float] = dict.fromkeys(STACKS, 0.0)
         for stack, value in zip(self._stacks, self.expected_open_per_module(), strict=True):
-            found[stack] += value
-        return found
+            expected[stack] += value
+        return expected
 
     def chosen(self, keep: Tensor) -> dict[Stack, list[list[int]]]:
         """keep `[total]` booleans → positions of the kept neurons in every layer."""
@@ -181,7 +218,7 @@ class NeuronGates(GateSet):
     def mask(self, kept: Neurons) -> Tensor:
         """Positions of neurons in every layer → `[total]` booleans; the inverse of `chosen`."""
         masks = [position_mask(kept[stack][layer], width) for stack, layer, width in self.widths.layers()]
-        return torch.cat(masks).to(self.parameters()[0].device)
+        return torch.cat(masks).to(self.closed.device)
 
 
 class SubLayerGates(GateSet):
@@ -190,25 +227,32 @@ class SubLayerGates(GateSet):
     It closes all of them at once; gates of single heads cannot do so (Xia et al. 2022, section 3.1).
     """
 
-    def __init__(self, heads: HeadGates, neurons: NeuronGates, initial: float) -> None:
-        """heads, neurons: the gates of the parts. initial: starting log α of every gate."""
-        inner = [*heads._gated, *neurons._gated]
-        self._inner = [gates for _, gates in inner]
-        super().__init__([(module, 1) for module, _ in inner], initial, inner[0][1].log_alpha.device)
+    group = "sub_layers"
 
-    def sampled(self) -> None:
-        """Sets the training regime. Call it after the parts have sampled their gates, because it includes these
-        gates."""
-        for (module, own), parts in zip(self._gated, self._inner, strict=True):
-            module.gate = NestedGate(parts, own)
+    def __init__(self, heads: HeadGates, neurons: NeuronGates, initial: float) -> None:
+        """heads, neurons: the gates of the parts, which these gates include when they are sampled. initial: starting
+        log α of every gate."""
+        parts = [*heads.gates, *neurons.gates]
+        own = [HardConcrete(1, initial).to(heads.closed.device) for _ in parts]
+        super().__init__([*heads.modules, *neurons.modules], own, list(map(NestedGate, parts, own)))
 
 
 class LayerGates(GateSet):
     """A gate on every layer of a model that has not been removed, the encoder's layers first."""
 
+    group = "layers"
+
     def __init__(self, model: Transformer, initial: float) -> None:
         """initial: starting log α of every gate."""
-        found = [(stack, number, layer) for stack, number, layer in model.layers() if not layer.removed]
-        self.layers = [(stack, number) for stack, number, _ in found]
+        gated = [(stack, number, layer) for stack, number, layer in model.layers() if not layer.removed]
+        self.layers = [(stack, number) for stack, number, _ in gated]
         """(stack, layer) of every gate."""
-        super().__init__([(layer, 1) for *_, layer in found], initial, model.shared.weight.device)
+        super().__init__([layer for *_, layer in gated], *independent([1] * len(gated), initial, model))
+
+
+def independent(
+    numbers: Sequence[int], initial: float, model: Transformer
+) -> tuple[list[HardConcrete], list[SampledGate]]:
+    """Returns gates that belong to no others, as `GateSet` takes them. numbers: gates of each module."""
+    gates = [HardConcrete(number, initial).to(model.shared.weight.device) for number in numbers]
+    return gates, list(map(SampledGate, gates))

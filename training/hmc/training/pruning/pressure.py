@@ -8,6 +8,8 @@ gates decide, and `sure_log_alpha` is where each gate ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -61,6 +63,13 @@ class BudgetPressure:
         """Returns total, multipliers and rate, to resume from."""
         numbers = {"linear": float(self.linear), "quadratic": float(self.quadratic), "rate": self.rate}
         return {"total": self.total, **numbers}
+
+    def restore(self, saved: Mapping[str, float]) -> None:
+        """Goes on from what `to_json` returned."""
+        self.total = saved.get("total", self.total)
+        self.rate = saved["rate"]
+        self.linear = torch.full_like(self.linear, saved["linear"])
+        self.quadratic = torch.full_like(self.quadratic, saved["quadratic"])
 
 
 def l0_penalty(open_probabilities: Tensor, strength: float) -> Tensor:

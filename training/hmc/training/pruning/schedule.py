@@ -13,12 +13,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from hmc.training.pruning.gate_sets import GateSet
-from hmc.training.pruning.pressure import sure_log_alpha
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import PruneProgress
 from hmc.training.runs.loop import Objective, Schedule
@@ -36,43 +36,6 @@ TRAVEL = 12.0
 Say = Callable[[str], None]
 
 
-class ClosingGates:
-    """One set of gates in a closing stage. Gates that an earlier stage closed stay closed."""
-
-    def __init__(self, gates: GateSet, group: str, closed: Tensor) -> None:
-        """group: the optimiser's parameter group of the gates. closed: `[total]` booleans, gates that an earlier stage
-        closed. They are 0 in every draw and count in no budget."""
-        gates.close(closed)
-        self.gates = gates
-        self.group = group
-        self.closed = closed
-        self.remaining = (~closed).nonzero()[:, 0]
-        """Positions of the gates that this stage may close."""
-        self._held = gates.log_alpha().detach().clone() if bool(closed.any()) else None
-
-    def hold(self) -> None:
-        """Sets the log α of closed gates back: Adam's momentum from the stage before would still move them."""
-        if self._held is not None:
-            self.gates.set_log_alpha(torch.where(self.closed, self._held, self.gates.log_alpha().detach()))
-
-    def decision(self, keep: Tensor) -> Tensor:
-        """keep `[total]` booleans → the penalty that makes gates decide (scalar)."""
-        return self.gates.decision_penalty(keep, self.remaining)
-
-    def move(self, keep: Tensor, updates: int) -> None:
-        """Moves every log α towards its end, which it reaches in this number of updates."""
-        log_alpha = self.gates.log_alpha().detach()
-        own = log_alpha[self.remaining]
-        moved = own + (sure_log_alpha(own, keep[self.remaining]) - own) / updates
-        self.gates.set_log_alpha(log_alpha.index_copy(0, self.remaining, moved))
-
-    def undecided(self, keep: Tensor) -> Tensor:
-        """`[total]` booleans: the gates that a decision now would force: unsettled gates, and gates that change
-        sides."""
-        log_alpha = self.gates.log_alpha().detach()
-        return ((keep != (log_alpha > 0)) | self.gates.is_unsettled()) & ~self.closed
-
-
 class ClosingTarget(ABC):
     """A target to which a closing stage closes gates. `fallen`: share of the way from the start that the budget has
     fallen.
@@ -80,7 +43,7 @@ class ClosingTarget(ABC):
     Neither `pressure`, `ascend` nor `keep` makes a GPU wait.
     """
 
-    sets: list[ClosingGates]
+    sets: Sequence[GateSet]
     measures = False
     """Whether `decide` measures models, which takes minutes."""
 
@@ -145,7 +108,7 @@ class ClosingSchedule(Schedule):
         self._before = before
         self.progress = progress or PruneProgress()
         self.settles = settings.l0_lambda is None or settings.settle_gates
-        self.sets = [each for target in targets for each in target.sets]
+        self.sets = list(chain.from_iterable(target.sets for target in targets))
         for target in targets:
             target.begin()
             if self.progress.step:
@@ -162,16 +125,16 @@ class ClosingSchedule(Schedule):
     def rates(self, step: int) -> dict[str, float]:
         """Returns the learning rates of parameter groups at update `step`."""
         least = TRAVEL / (BUDGET_FALLS * self.steps)
-        gates = 0.0 if self.decided(step) else max(self.settings.gate_rate, least)
+        rate = 0.0 if self.decided(step) else max(self.settings.gate_rate, least)
         weights = self.settings.warmed(self.settings.learning_rate, self._before + step)
-        return {"weights": weights, **{each.group: gates for each in self.sets}}
+        return {"weights": weights, **dict.fromkeys((gates.group for gates in self.sets), rate)}
 
     def penalty(self, step: int) -> Tensor:
         """Returns the term to add to a loss in nats per token at update `step` (scalar)."""
         terms = [target.pressure(self.fallen(step)) for target in self.targets]
         ramp = (step / self.steps - PRESS_FROM) / (DECIDED_FROM - PRESS_FROM)
         if self.settles and ramp > 0 and not self.decided(step):
-            terms += [PRESS_WEIGHT * ramp * each.decision(keep) for each, keep in self._kept()]
+            terms += [PRESS_WEIGHT * ramp * gates.decision_penalty(keep) for gates, keep in self._kept()]
         return torch.stack(terms).sum()
 
     def saves_before(self, step: int) -> bool:
@@ -183,22 +146,23 @@ class ClosingSchedule(Schedule):
         """Ends update `step`: raises the multipliers, and in the last phase moves every log α towards its end."""
         for target in self.targets:
             target.ascend(self.fallen(step))
-        for each in self.sets:
-            each.hold()
+        for gates in self.sets:
+            gates.hold()
         if self.decided(step):
-            for each, keep in self._kept():
-                each.move(keep, self.steps - step + 1)
+            for gates, keep in self._kept():
+                gates.move(keep, self.steps - step + 1)
 
-    def _kept(self) -> list[tuple[ClosingGates, Tensor]]:
-        return [pair for target in self.targets for pair in zip(target.sets, target.keep(), strict=True)]
+    def _kept(self) -> list[tuple[GateSet, Tensor]]:
+        kept = chain.from_iterable(target.keep() for target in self.targets)
+        return list(zip(self.sets, kept, strict=True))
 
     # -- in the loop ---------------------------------------------------------------------------------------------
 
     def objective(self, step: int) -> Objective:
         """Draws the gates of the update; returns penalty and rates. Before the first update of the last phase the
         targets decide."""
-        for number, each in enumerate(self.sets):
-            each.gates.draw(self.settings.seed, self._before + step, number)
+        for number, gates in enumerate(self.sets):
+            gates.draw(self.settings.seed, self._before + step, number)
         if self.decided(step) and not self.decided(step - 1):
             for target in self.targets:
                 target.decide(self.progress, self._say)
@@ -210,7 +174,10 @@ class ClosingSchedule(Schedule):
 
     def scalars(self, step: int, update: Update | None = None) -> dict[str, float]:  # noqa: ARG002 - see Schedule
         """Returns the numbers of all targets."""
-        return {name: value for target in self.targets for name, value in target.scalars(self.fallen(step)).items()}
+        scalars: dict[str, float] = {}
+        for target in self.targets:
+            scalars |= target.scalars(self.fallen(step))
+        return scalars
 
     def logged(self, step: int, scalars: dict[str, float]) -> None:
         """Adds a point to the trajectory of the gates."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.training.pruning.gate_sets import GateSet, HeadGates, NeuronGates
 from hmc.training.pruning.pressure import BudgetPressure, l0_penalty, top
 from hmc.training.pruning.results import describe_neurons, describe_undecided, describe_unsettled
-from hmc.training.pruning.schedule import ClosingGates, ClosingTarget, Say
+from hmc.training.pruning.schedule import ClosingTarget, Say
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import PruneProgress
 
@@ -22,36 +23,37 @@ class NumberTarget(ClosingTarget):
     """A number for each part of one set of gates. Without any part it is the λ form."""
 
     def __init__(
-        self, gates: GateSet, group: str, closed: Tensor, parts: Sequence[tuple[Tensor, int]], settings: PruneSettings
+        self, gates: GateSet, closed: Tensor, parts: Sequence[tuple[Tensor, int]], settings: PruneSettings
     ) -> None:
-        """group, closed: as in `ClosingGates`. parts: positions of gates, and how many of them end open; none in the λ
-        form."""
-        self.own = ClosingGates(gates, group, closed)
-        self.sets = [self.own]
+        """closed: `[total]` booleans, gates that an earlier stage closed. parts: positions of gates, and how many of
+        them end open; none in the λ form."""
+        gates.close(closed)
+        self.sets = [gates]
         self.settings = settings
-        left = [(positions[~closed[positions]], number) for positions, number in parts]
-        self.parts = [(positions, number) for positions, number in left if len(positions)]
+        self.parts: list[tuple[Tensor, int]] = []
+        for positions, number in parts:
+            closable = positions[~closed[positions]]
+            if len(closable):
+                self.parts.append((closable, number))
         self.starts: list[float] = []
         """Expected open gates of each part when the stage began."""
         self.pressures = [BudgetPressure(len(positions), device=closed.device) for positions, _ in self.parts]
 
     def begin(self) -> None:
-        expected = self.own.gates.open_probabilities().detach()
+        expected = self.sets[0].open_probabilities().detach()
         self.starts = [float(expected[positions].sum()) for positions, _ in self.parts]
 
     def _restore(self, starts: Sequence[float], pressures: Sequence[dict[str, float]]) -> None:
         self.starts = list(starts)
-        self.pressures = [
-            BudgetPressure(len(positions), saved["linear"], saved["quadratic"], saved["rate"], self.own.closed.device)
-            for (positions, _), saved in zip(self.parts, pressures, strict=True)
-        ]
+        for pressure, saved in zip(self.pressures, pressures, strict=True):
+            pressure.restore(saved)
 
     def budgets(self, fallen: float) -> list[float]:
         """Returns the budget of each part: the number of gates that should be open in expectation."""
         return [start + (number - start) * fallen for start, (_, number) in zip(self.starts, self.parts, strict=True)]
 
     def pressure(self, fallen: float) -> Tensor:
-        expected = self.own.gates.open_probabilities()
+        expected = self.sets[0].open_probabilities()
         if self.settings.l0_lambda is not None:
             return l0_penalty(expected, self.settings.l0_lambda)
         penalty = expected.new_zeros(())
@@ -60,18 +62,18 @@ class NumberTarget(ClosingTarget):
         return penalty
 
     def ascend(self, fallen: float) -> None:
-        expected = self.own.gates.open_probabilities().detach()
+        expected = self.sets[0].open_probabilities().detach()
         for (positions, _), pressure, budget in zip(self.parts, self.pressures, self.budgets(fallen), strict=True):
             pressure.ascend(expected[positions].sum(), budget)
 
     def keep(self) -> list[Tensor]:
         """Returns the gates of highest log α of each part, or in the λ form all gates with P(g = 1) > P(g = 0), that is
         log α > 0 (Voita et al. 2019, footnote 7)."""
-        return [self._best(self.own.gates.log_alpha().detach())]
+        return [self._best(self.sets[0].log_alpha().detach())]
 
     def _best(self, log_alpha: Tensor) -> Tensor:
         if self.settings.l0_lambda is not None:
-            return (log_alpha > 0) & ~self.own.closed
+            return (log_alpha > 0) & ~self.sets[0].closed
         keep = torch.zeros_like(log_alpha, dtype=torch.bool)
         for positions, number in self.parts:
             keep[positions] = top(log_alpha[positions], number)
@@ -87,11 +89,11 @@ class HeadTarget(NumberTarget):
         """budget: None for the λ form. within: layout left by the stage before; heads outside it stay closed."""
         self.gates = gates
         kept = set((within or gates.layout).heads())
-        closed = torch.tensor([head not in kept for head in gates.heads], device=gates.log_alpha().device)
+        closed = torch.tensor([head not in kept for head in gates.heads], device=gates.closed.device)
         cross = gates.positions(("cross",))
         self._cross = cross[~closed[cross]]
         parts = [(gates.positions(kinds), heads) for kinds, heads in budget.parts] if budget else []
-        super().__init__(gates, "gates", closed, parts, settings)
+        super().__init__(gates, closed, parts, settings)
 
     def _best(self, log_alpha: Tensor) -> Tensor:
         """The cross-attention head of highest log α always stays.
@@ -112,22 +114,19 @@ class HeadTarget(NumberTarget):
 
     def decide(self, progress: PruneProgress, say: Say) -> None:  # noqa: ARG002 - nothing to say yet
         """Notes the gates (named KIND.LAYER.HEAD) that did not settle by themselves, with their P(g ≠ 0)."""
-        flags = self.own.undecided(self.keep()[0])
-        probabilities = self.gates.open_probabilities()
-        rows = zip(self.gates.heads, flags.tolist(), probabilities.tolist(), strict=True)
-        progress.undecided = {str(head): probability for head, is_undecided, probability in rows if is_undecided}
+        probabilities = zip(map(str, self.gates.heads), self.gates.open_probabilities().tolist(), strict=True)
+        progress.undecided = dict(compress(probabilities, self.gates.undecided(self.keep()[0]).tolist()))
 
     def scalars(self, fallen: float) -> dict[str, float]:
         """Returns the budget, expected open heads in all and by kind, gates that have not settled."""
         by_kind = self.gates.expected_open()
-        found = {"budget": sum(self.budgets(fallen))} if self.parts else {}
-        found |= {"open": sum(by_kind.values()), "unsettled": float(len(self.gates.unsettled()))}
-        return found | {f"open/{kind}": value for kind, value in by_kind.items()}
+        scalars = {"budget": sum(self.budgets(fallen))} if self.parts else {}
+        scalars |= {"open": sum(by_kind.values()), "unsettled": float(len(self.gates.unsettled()))}
+        return scalars | {f"open/{kind}": value for kind, value in by_kind.items()}
 
     def layout(self) -> HeadLayout:
         """Returns the model's layout without the heads whose gates are not kept."""
-        keep = self.keep()[0].tolist()
-        removed = {head for head, is_kept in zip(self.gates.heads, keep, strict=True) if not is_kept}
+        removed = set(compress(self.gates.heads, (~self.keep()[0]).tolist()))
         whole = self.gates.layout
         kept = [head for head in whole.heads() if head not in removed]
         return HeadLayout.from_heads(kept, len(whole.encoder_self), len(whole.decoder_self))
@@ -148,9 +147,9 @@ class NeuronTarget(NumberTarget):
     def __init__(self, gates: NeuronGates, number: int, settings: PruneSettings, within: Neurons | None = None) -> None:
         """number: neurons of the whole model that end open. within: neurons that the stage before left open."""
         self.gates = gates
-        every = torch.ones_like(gates.log_alpha(), dtype=torch.bool)
-        closed = ~gates.mask(within) if within else ~every
-        super().__init__(gates, "neurons", closed, [(every.nonzero()[:, 0], number)], settings)
+        closed = ~gates.mask(within) if within else torch.zeros_like(gates.closed)
+        every = torch.arange(gates.total, device=closed.device)
+        super().__init__(gates, closed, [(every, number)], settings)
 
     def restore(self, progress: PruneProgress) -> None:
         self._restore(progress.neuron_starts, progress.neuron_pressures)
@@ -161,14 +160,14 @@ class NeuronTarget(NumberTarget):
 
     def decide(self, progress: PruneProgress, say: Say) -> None:  # noqa: ARG002 - nothing to say yet
         """Notes the number of gates that did not settle by themselves."""
-        progress.neurons_undecided = int(self.own.undecided(self.keep()[0]).sum())
+        progress.neurons_undecided = int(self.gates.undecided(self.keep()[0]).sum())
 
     def scalars(self, fallen: float) -> dict[str, float]:
         """Returns the budget, expected open neurons in all and by stack, gates that have not settled."""
         by_stack = self.gates.expected_open()
-        found = {"neuron_budget": sum(self.budgets(fallen)), "neurons": sum(by_stack.values())}
-        found["neurons_unsettled"] = float(self.gates.is_unsettled().sum())
-        return found | {f"neurons/{stack}": value for stack, value in by_stack.items()}
+        scalars = {"neuron_budget": sum(self.budgets(fallen)), "neurons": sum(by_stack.values())}
+        scalars["neurons_unsettled"] = float(self.gates.is_unsettled().sum())
+        return scalars | {f"neurons/{stack}": value for stack, value in by_stack.items()}
 
     def kept(self) -> dict[Stack, list[list[int]]]:
         """Returns the positions of the neurons whose gates are kept, in every layer."""

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.model.checkpoints import average_tensors
+from hmc.training.model.checkpoints import average_tensors, import_tensors
+from hmc.training.model.transformer import Transformer
 from hmc.training.runs.recipe import RunSection, TrainSection
 
 AVERAGE_MARGIN = 0.5
@@ -25,7 +26,7 @@ class Scored(Protocol):
         """What candidates are compared by."""
 
 
-Found = TypeVar("Found", bound=Scored)
+Scores = TypeVar("Scores", bound=Scored)
 
 
 def why_ended(train: TrainSection, evaluations: Sequence[dict[str, Any]]) -> str | None:
@@ -101,16 +102,25 @@ class Selection:
         """Returns the mean of the weights of the checkpoints of `steps`."""
         return average_tensors([load_checkpoint(self.path(step)) for step in steps])
 
-    def choose(self, score: Callable[[str, list[int]], Found]) -> tuple[str, list[int], Found]:
+    def choose(self, model: Transformer, score: Callable[[str], Scores]) -> tuple[str, list[int], Scores]:
         """Chooses between the best checkpoint and the average; returns name, steps and scores of the choice.
 
-        score: (name, steps) → dev scores of the mean of these steps. The average is chosen unless the best checkpoint
-        beats it by more than AVERAGE_MARGIN: dev BLEU chose the best checkpoint, so its own dev BLEU flatters it.
+        score: returns dev scores of the model, which has the weights of the candidate that it is given in words. At the
+        end the model has those of the choice. The average is chosen unless the best checkpoint beats it by more than
+        AVERAGE_MARGIN: dev BLEU chose the best checkpoint, so its own dev BLEU flatters it.
         """
         steps = self.averaged()
         candidates = {"best": steps[:1], "average": steps}
-        scores = {name: score(name, chosen) for name, chosen in candidates.items()}
-        name = "average" if scores["average"].bleu >= scores["best"].bleu - AVERAGE_MARGIN else "best"
+        if len(steps) == 1:
+            del candidates["best"]
+        scores = {}
+        for name, chosen in candidates.items():
+            import_tensors(model, self.average(chosen))
+            scores[name] = score(f"{name} of {len(chosen)} checkpoint(s)")
+        name = "average"
+        if "best" in scores and scores["best"].bleu - AVERAGE_MARGIN > scores["average"].bleu:
+            name = "best"
+            import_tensors(model, self.average(candidates[name]))
         return name, candidates[name], scores[name]
 
     def _present(self) -> list[int]:

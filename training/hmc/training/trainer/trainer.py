@@ -33,7 +33,7 @@ from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
-from hmc.training.model.checkpoints import export_tensors, import_tensors
+from hmc.training.model.checkpoints import export_tensors
 from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.runs.folder import (
     KEPT,
@@ -44,22 +44,14 @@ from hmc.training.runs.folder import (
     check_training_folder,
     differences,
     has_results,
-    hold,
-    take_over,
     where,
     working_in,
 )
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
-from hmc.training.runs.processes import (
-    check_device,
-    check_shared,
-    first_process_first,
-    make_fabric,
-    naming_lost_processes,
-    seed_process,
-)
+from hmc.training.runs.processes import check_device, check_shared, first_process_first, naming_lost_processes
 from hmc.training.runs.recipe import Recipe, TrainSection
+from hmc.training.runs.run import Run
 from hmc.training.runs.selection import Selection, why_ended
 from hmc.training.runs.state import Inputs, RunProgress, saved_progress
 from hmc.training.runs.updater import Update
@@ -198,7 +190,7 @@ def _limit(recipe: Recipe) -> Limit:
     return Limit(recipe.data.max_length, "data.max_length")
 
 
-class TrainingRun(Schedule):
+class TrainingRun(Run, Schedule):
     """One training run; `run()` trains."""
 
     evaluates = True
@@ -210,34 +202,27 @@ class TrainingRun(Schedule):
         written to only after all checks that need no tokenised text.
         """
         recipe = settled(recipe)
+        dev, goes_on = check_run(recipe, out)
+        super().__init__(out, recipe.run, dev, _limit(recipe))
         self.recipe = recipe
-        self.out = out
-        self.languages = (recipe.data.source_language, recipe.data.target_language)
-        self.dev, goes_on = check_run(recipe, out)
-        self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
         check_shared(self.fabric, out, recipe.run.nodes)
-        with first_process_first(self.fabric, stops=True):  # it writes these files, the other processes read them
-            if self.fabric.is_global_zero:
-                hold(out)
-            text = json.dumps(recipe.model_dump(mode="json", exclude={"run"}) | {WHERE: where(out)}, indent=1)
-            if self.fabric.is_global_zero and not (goes_on and (out / RECIPE).read_text(encoding="utf-8") == text):
-                take_over(out, RECIPE, text)
+        text = json.dumps(recipe.model_dump(mode="json", exclude={"run"}) | {WHERE: where(out)}, indent=1)
+        is_same = goes_on and (out / RECIPE).read_text(encoding="utf-8") == text
+        with self.preparing(RECIPE, None if is_same else text):
             self.vocabulary = make_vocabulary(recipe, out)
-            self.corpus = make_corpus(recipe, self.vocabulary, out / "cache", first=self.fabric.is_global_zero)
+            corpus = make_corpus(recipe, self.vocabulary, out / "cache", first=self.is_first)
         arch = architecture(recipe, self.vocabulary)
         self.layout = self._layout(arch)
-        torch.manual_seed(recipe.train.seed)
-        self.model = make_model(recipe, arch, self.layout)
-        seed_process(self.fabric, recipe.train.seed)
+        self.model = self.seeded(recipe.train.seed, lambda: make_model(recipe, arch, self.layout))
         start_from = Path(recipe.model.start_from) if recipe.model.start_from else None
         teacher = load_teacher(recipe.distill, start_from, arch, self.vocabulary, recipe.data.max_length)
-        inputs = Inputs(self.corpus, self.dev, teacher=teacher.digest if teacher else "")
+        distillation = Distillation(recipe.distill, teacher)
+        self.inputs = Inputs(corpus, dev, teacher=distillation.digest)
         self.headmask = self._headmask(recipe.train)
         self.loop = Loop(
-            self.fabric, self.model, [{"params": list(self.model.parameters()), "name": "model"}], inputs,
+            self.fabric, self.model, [{"params": list(self.model.parameters()), "name": "model"}], self.inputs,
             recipe.train, recipe.run, TrainingProgress(), out / "state",
-            masking=self.headmask.applied if self.headmask else None,
-            distillation=Distillation(recipe.distill, teacher),
+            masking=self.headmask.applied if self.headmask else None, distillation=distillation,
         )  # fmt: skip
         self.loop.resume()
         if self.headmask:
@@ -253,24 +238,19 @@ class TrainingRun(Schedule):
     def run(self) -> Path:
         """Trains to the last step and averages checkpoints; returns the path of the final checkpoint."""
         if self.finished:
-            if self.has_ended() and self.fabric.is_global_zero:
+            if self.has_ended() and self.is_first:
                 text = f"{self.out} is finished: {self._early_end()}"
                 Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
             return self.final
-        with RunLog("train", self.out, self.steps, self.progress.step, active=self.fabric.is_global_zero) as log:
+        warnings = check_schedule(self.recipe.train, self.recipe.run)
+        with self.reporting("train", self.steps, self.progress.step, self.inputs, warnings) as log:
             parameters = sum(map(math.prod, tensor_shapes(self.model.arch, self.layout).values()))
             log.say(f"{parameters:,} parameters")
-            positions = self.model.arch.max_positions
-            log.say_texts(self.loop.inputs, _limit(self.recipe), self.vocabulary, positions)
-            log.say_warnings(check_schedule(self.recipe.train, self.recipe.run))
             self._speed = _Speed()
             self.loop.run(self, log)
             if self.has_ended():
                 log.say(self._early_end())
-            self.fabric.barrier()  # `final` is not written before every process has seen that it is missing
-            with first_process_first(self.fabric, stops=True):  # no process leaves or reads `final` before it is there
-                if self.fabric.is_global_zero:
-                    self._finish(log)
+            self.write_result(self._finish, log)
         return self.final
 
     # -- the schedule: every update follows the recipe ------------------------------------------------------------
@@ -328,9 +308,16 @@ class TrainingRun(Schedule):
         config = CheckpointConfig(
             architecture=self.model.arch,
             head_layout=self.layout.to_json(),
-            source_language=self.languages[0],
-            target_language=self.languages[1],
-            provenance={**self._provenance(), **provenance},
+            source_language=self.recipe.data.source_language,
+            target_language=self.recipe.data.target_language,
+            provenance={
+                "command": "hmc train",
+                "recipe": self.recipe.model_dump(mode="json"),
+                "step": self.progress.step,
+                "torch": torch.__version__,
+                "platform": platform.platform(),
+                **provenance,
+            },
         )
         return Checkpoint(
             config=config,
@@ -338,15 +325,6 @@ class TrainingRun(Schedule):
             tokenizer=self.vocabulary.serialized,
             metrics=metrics,
         )
-
-    def _provenance(self) -> dict[str, Any]:
-        return {
-            "command": "hmc train",
-            "recipe": self.recipe.model_dump(mode="json"),
-            "step": self.progress.step,
-            "torch": torch.__version__,
-            "platform": platform.platform(),
-        }
 
     def _early_end(self) -> str:
         """Says when and why the run ended before its last update, and how it goes on."""
@@ -367,17 +345,15 @@ class TrainingRun(Schedule):
     def _finish(self, log: RunLog) -> None:
         """Writes the final checkpoint: the average of checkpoints, or the best one (see `Selection.choose`)."""
 
-        def score(name: str, steps: list[int]) -> Scores:
-            import_tensors(self.model, self.selection.average(steps))
-            found = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=4)
-            log.say(f"{name} of {len(steps)} checkpoint(s): dev BLEU {found.bleu:.2f} (beam 4)")
-            return found
+        def score(candidate: str) -> Scores:
+            scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=4)
+            log.say(f"{candidate}: dev BLEU {scores.bleu:.2f} (beam 4)")
+            return scores
 
-        name, steps, scores = self.selection.choose(score)
-        import_tensors(self.model, self.selection.average(steps))
+        name, steps, scores = self.selection.choose(self.model, score)
         steps = sorted(steps)
-        made = {"step": steps[-1], "checkpoints": steps, "updates": self.progress.step}
-        save_checkpoint(self._checkpoint({"dev": scores.to_json()}, **made), self.final)
+        averaged = {"step": steps[-1], "checkpoints": steps, "updates": self.progress.step}
+        save_checkpoint(self._checkpoint({"dev": scores.to_json()}, **averaged), self.final)
         log.say(f"kept the {name}: {self.final}")
 
 

@@ -7,6 +7,7 @@ the goal: the last phase and the recovery train exactly the model that was measu
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from hmc.training.pruning.latency.choice import Choice, Chooser
 from hmc.training.pruning.latency.expected import ExpectedLatency, ModelGates
 from hmc.training.pruning.pressure import BudgetPressure
 from hmc.training.pruning.results import describe_choice
-from hmc.training.pruning.schedule import ClosingGates, ClosingTarget, Say
+from hmc.training.pruning.schedule import ClosingTarget, Say
 from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, PruneProgress
 
 TRIES = 5
@@ -32,8 +33,6 @@ DOUBT = 1.5
 LEAST_ERROR = 0.08
 """A measurement is doubtful when it is further from the table than `DOUBT` times the table's largest error, or
 `LEAST_ERROR` if that is larger."""
-GROUPS = ("gates", "neurons", "sub_layers", "layers")
-"""Parameter groups of the optimiser, in the order of `ModelGates.sets`."""
 MeasureChoice = Callable[[Choice], float]
 
 
@@ -60,10 +59,9 @@ class LatencyTarget(ClosingTarget):
         self._chooser = Chooser(gates, plan.table)
         self._closed = closed.cpu().numpy()
         self._doubtful = DOUBT * max(plan.table.worst_error, LEAST_ERROR)
-        self.sets = [
-            ClosingGates(each, group, own)
-            for each, group, own in zip(gates.sets, GROUPS, gates.split(closed), strict=True)
-        ]
+        self.sets = gates.sets
+        for own, part in zip(self.sets, gates.split(closed), strict=True):
+            own.close(part)
         self.aim = goal.ms * MARGIN
         """Latency by the table that the choice has to keep; corrected by what is measured."""
         self.fixed: Choice | None = None
@@ -79,10 +77,7 @@ class LatencyTarget(ClosingTarget):
         saved = progress.latency
         self.start = saved["start"]
         self.aim = saved["aim"]
-        former = saved["pressure"]
-        self._pressure = BudgetPressure(
-            former["total"], former["linear"], former["quadratic"], former["rate"], self._pressure.linear.device
-        )
+        self._pressure.restore(saved["pressure"])
         if saved["fixed"]:
             self.fixed = self._chooser.restored(np.array(saved["fixed"], bool))
 
@@ -119,14 +114,18 @@ class LatencyTarget(ClosingTarget):
     def decide(self, progress: PruneProgress, say: Say) -> None:
         """Fixes which gates stay: measures and corrects the choice, and notes how many gates have not decided."""
         tried = self._tried()
-        kept = [(ms, choice) for ms, choice in tried if ms <= self.goal.ms]
-        best = max(kept, key=lambda pair: pair[0]) if kept else min(tried, key=lambda pair: pair[0], default=None)
-        self.fixed = choice = best[1] if best else self.choose()
-        self._report([(each.ms, ms) for ms, each in tried], say)
-        progress.neurons_undecided = sum(
-            int(each.undecided(keep).sum()) for each, keep in zip(self.sets, self.keep(), strict=True)
-        )
+        kept = [pair for pair in tried if pair[0] <= self.goal.ms]
+        if kept:
+            _, choice = max(kept, key=itemgetter(0))
+        elif tried:
+            _, choice = min(tried, key=itemgetter(0))
+        else:
+            choice = self.choose()
+        self.fixed = choice
         pairs = [(each.ms, ms) for ms, each in tried]
+        self._report(pairs, say)
+        undecided = [gates.undecided(keep) for gates, keep in zip(self.sets, self.keep(), strict=True)]
+        progress.neurons_undecided = int(torch.cat(undecided).sum())
         progress.measured = {"goal_ms": self.goal.ms, "table_ms": choice.ms, "tried": pairs}
 
     def _tried(self) -> list[tuple[float, Choice]]:
@@ -161,12 +160,10 @@ class LatencyTarget(ClosingTarget):
 
     def scalars(self, fallen: float) -> dict[str, float]:
         """Returns budget and expected latency in milliseconds, expected open gates of every set."""
-        names = ("open", "neurons", "sub_layers", "layers")
-        open_ = {
-            name: float(each.gates.open_probabilities().detach().sum())
-            for name, each in zip(names, self.sets, strict=True)
-        }
-        return {"latency_budget_ms": self.budget(fallen), "latency_ms": float(self._expected().detach()), **open_}
+        scalars = {"latency_budget_ms": self.budget(fallen), "latency_ms": float(self._expected().detach())}
+        for name, gates in zip(("open", "neurons", "sub_layers", "layers"), self.sets, strict=True):
+            scalars[name] = float(gates.open_probabilities().detach().sum())
+        return scalars
 
     def finish(self, progress: PruneProgress, say: Say) -> None:
         choice = self.choose()
