@@ -126,9 +126,9 @@ class BatchStream:
         self.rank = rank
         self.world = world
         self.device = device
-        self.ahead = ahead
         if ahead is None:
-            self.ahead = AHEAD if device.type == "cuda" else 0
+            ahead = AHEAD if device.type == "cuda" else 0
+        self.ahead = ahead
         self.epoch = 0
         self.index = 0
 
