@@ -28,6 +28,7 @@ from hmc.artifact.errors import (
 )
 from hmc.engine.remote.client import RemoteEngines
 from hmc.engine.remote.frames import LENGTH, MAX_FRAME, Cancel, Close, frame
+from hmc.engine.remote.host import CUDA_HAS_FAILED
 from hmc.engine.requests.caller import Priority
 from hmc.serving import DecodeOptions, Sampling, Translation, Translator
 
@@ -36,6 +37,25 @@ import sys
 from pathlib import Path
 from hmc.engine.remote.host import EngineHost
 EngineHost().serve(Path(sys.argv[1]), lambda: print("ready", flush=True))
+"""
+BROKEN = """
+import logging, sys
+from types import SimpleNamespace
+from hmc.artifact.errors import InternalServiceError
+from hmc.engine.remote import host
+from hmc.engine.runtime.device import Device
+
+failure, answers = map(eval, sys.argv[1:])
+def free_and_total(index):
+    if not answers:
+        raise InternalServiceError("cudaSetDevice failed with CUDA error 700: an illegal memory access")
+    return 1, 2
+host.cuda_calls.free_and_total = free_and_total
+logging.basicConfig()
+engines = host.EngineHost()
+replicas = [SimpleNamespace(device=Device("cpu", 0)), SimpleNamespace(device=Device("cuda", 1))]
+engines._levels["a"] = host._Level(SimpleNamespace(failure=failure, replicas=replicas), [])
+engines.end_with_cuda()
 """
 OPTIONS = {
     "greedy": DecodeOptions(beam_size=1),
@@ -275,3 +295,18 @@ def test_messages_about_what_is_not_there_change_nothing(process: Process, livel
 
 def test_only_this_user_can_connect(process: Process) -> None:
     assert process.socket.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("failure", "answers", "code"),
+    [
+        ("an illegal memory access", False, CUDA_HAS_FAILED),
+        ("a score is not finite", True, 0),  # CUDA works: other levels go on
+        (None, False, 0),
+    ],
+)
+def test_the_process_ends_with_cuda(failure: str | None, answers: bool, code: int) -> None:
+    command = [sys.executable, "-c", BROKEN, repr(failure), repr(answers)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    assert ended.returncode == code, ended.stderr
+    assert ("cuda:1 refuses every call" in ended.stderr) is (code != 0)

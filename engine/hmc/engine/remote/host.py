@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, VARIANTS, read_manifest
-from hmc.artifact.errors import FailedPreconditionError, HmcError, UnavailableError
+from hmc.artifact.errors import FailedPreconditionError, HmcError, InternalServiceError, UnavailableError
 from hmc.engine.decoding.constraints import UNCONSTRAINED
 from hmc.engine.decoding.job import EncodedSentence, Job
 from hmc.engine.opening import EngineSettings, open_engine
@@ -45,6 +45,7 @@ from hmc.engine.remote.frames import (
 from hmc.engine.requests.caller import Caller, Priority
 from hmc.engine.requests.results import Decoded
 from hmc.engine.requests.work import LevelWork
+from hmc.engine.runtime.memory import cuda_calls
 from hmc.engine.runtime.process_memory import process_bytes
 from hmc.engine.scheduling.engine import Engine
 
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 
 STATE_S = 1.0
 """Seconds between two reports of what the levels do."""
+CUDA_HAS_FAILED = 70
+"""Exit code of the process when CUDA refuses its calls for good (EX_SOFTWARE of sysexits.h)."""
 QUEUE_SIZE = 2**20
 """Sentences that may wait here. Each front has a queue of its own, which is bounded; here only those wait that start
 next."""
@@ -131,6 +134,23 @@ class EngineHost:
             state, weights=dict(engine.weights), device_bytes=engine.device_bytes, device_use=engine.device_use,
             work=engine.work,
         )  # fmt: skip
+
+    def end_with_cuda(self) -> None:
+        """Ends the process if a level has failed and CUDA answers nothing for its device any more.
+
+        After an error such as an illegal address CUDA refuses every later call of the process: only a new one helps.
+        """
+        for level in list(self._levels.values()):
+            if level.engine.failure is None:
+                continue
+            for replica in level.engine.replicas:
+                if replica.device.kind != "cuda":
+                    continue
+                try:
+                    cuda_calls.free_and_total(replica.device.index)
+                except InternalServiceError as error:
+                    log.critical("%s refuses every call, so this process ends: %s", replica.device, error)
+                    os._exit(CUDA_HAS_FAILED)
 
     def serve(self, path: Path, ready: Callable[[], None]) -> None:
         """Serves fronts on a socket that only this user can open, until the process ends. ready: called when it
@@ -330,6 +350,7 @@ class Front:
 
     def _report(self) -> None:
         while not self._gone.wait(STATE_S):
+            self._host.end_with_cuda()
             with self._changing:
                 states = {number: self._host.state(key, self) for number, key in self._levels.items()}
             self._to_write.put(States(states, process_bytes()))
