@@ -50,7 +50,7 @@ def test_what_is_no_tag_is_refused(asked: str) -> None:
 
 def test_a_model_of_one_language_has_no_token(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "b", languages=("eng", "gmw"))
-    languages = Languages.of(bundle, read_manifest(bundle))
+    languages = Languages.read(bundle, read_manifest(bundle))
     assert (languages.source, languages.targets, languages.codes) == ("en", ("gmw",), ())
     assert languages.reads("en-GB")
     assert not languages.reads("de")

@@ -279,7 +279,7 @@ def level_of(manifest: Manifest, selector: Selector, device: str) -> str | None:
 def code_of(bundle: Path, manifest: Manifest, selector: Selector) -> str:
     """The token of the target language that a selector chooses; empty if it chooses no language. Raises
     InvalidRequestError if the bundle has not the languages of the selector."""
-    languages = Languages.of(bundle, manifest)
+    languages = Languages.read(bundle, manifest)
     if selector.source_language is not None and not languages.reads(selector.source_language):
         raise InvalidRequestError(f"--from {selector.source_language}: this bundle translates {languages}")
     return languages.code(selector.target_language)

@@ -117,9 +117,9 @@ def _credentials(tls_ca: Path | str | None, tls_pair: Pair | None) -> grpc.Chann
 
 def _several(addresses: list[str]) -> str:
     """The target for several addresses. gRPC takes lists of numbers only, all of IPv4 or all of IPv6."""
-    found = [_look_up(address) for address in addresses]
+    places_by_address = [_look_up(address) for address in addresses]
     for scheme, family in (("ipv4", socket.AF_INET), ("ipv6", socket.AF_INET6)):
-        chosen = [[place for kind, place in places if kind == family] for places in found]
+        chosen = [[place for kind, place in places if kind == family] for places in places_by_address]
         if all(chosen):
             return f"{scheme}:" + ",".join(dict.fromkeys(place for places in chosen for place in places))
     raise InvalidRequestError(f"{', '.join(addresses)}: several addresses must be all of IPv4 or all of IPv6")
@@ -130,8 +130,8 @@ def _look_up(address: str) -> list[tuple[int, str]]:
         raise InvalidRequestError(f"server address {address!r}: in a list of several, give each as HOST:PORT")
     host, _, port = address.rpartition(":")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        places = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise UnavailableError(f"{address}: the name cannot be looked up: {error.strerror}") from error
     return [(family, f"{place[0]}:{port}" if family == socket.AF_INET else f"[{place[0]}]:{port}")
-            for family, _, _, _, place in found]  # fmt: skip
+            for family, _, _, _, place in places]  # fmt: skip

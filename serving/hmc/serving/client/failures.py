@@ -154,8 +154,8 @@ class Attempts:
             after = longest * random.uniform(0.5, 1)
         elif not 0 <= after <= self._retry.patience_s:
             raise error
-        left = self.seconds_left()
-        if left is not None and after >= left:
+        seconds_left = self.seconds_left()
+        if seconds_left is not None and after >= seconds_left:
             raise error
         self._made += 1
         return after

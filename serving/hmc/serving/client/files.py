@@ -308,8 +308,8 @@ class FileTranslation:
         """Whether the run of a state had read the source as it is now. The source is then at its end."""
         if self._total != saved.source_bytes:
             return False
-        found = hashlib.file_digest(self._source, "sha256")  # type: ignore[arg-type]  # opened for bytes
-        if found.hexdigest() == saved.source_sha256:
+        digest = hashlib.file_digest(self._source, "sha256")  # type: ignore[arg-type]  # opened for bytes
+        if digest.hexdigest() == saved.source_sha256:
             return True
         self._source.seek(0)
         return False
@@ -322,11 +322,11 @@ class FileTranslation:
             (self._output, self._part, saved.output_bytes, self._written_hash, saved.output_sha256),
         ):
             stream.seek(0)
-            left = size
-            while left and (chunk := stream.read(min(CHUNK, left))):
+            missing = size
+            while missing and (chunk := stream.read(min(CHUNK, missing))):
                 digest.update(chunk)
-                left -= len(chunk)
-            if left or digest.hexdigest() != whole:
+                missing -= len(chunk)
+            if missing or digest.hexdigest() != whole:
                 raise InvalidRequestError(f"{name} has changed since {saved.lines} lines were translated: start anew")
         return saved
 

@@ -122,6 +122,6 @@ class Window:
 
 def check_texts(texts: object, prefixes: object) -> None:
     """Raises InvalidRequestError if a single text was given where many are expected: it would be read by letters."""
-    for what, given in (("texts", texts), ("target_prefixes", prefixes)):
-        if isinstance(given, str | bytes):
+    for what, values in (("texts", texts), ("target_prefixes", prefixes)):
+        if isinstance(values, str | bytes):
             raise InvalidRequestError(f"{what} takes a list: put a single text in a list")

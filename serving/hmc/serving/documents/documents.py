@@ -157,7 +157,7 @@ class DocumentTranslator:
         it then has the document's tokens and times, but no text."""
         split = await in_thread(self._splitter.split, text) if len(text) >= LONG else self._splitter.split(text)
         builder.write_in(split.target_language)
-        items = _around(split) if split.whole else split.parts()
+        items = _parts_around(split) if split.whole else split.parts()
 
         async def work(part: Part) -> Translation | None:
             return None if part.sent is None else await self._translated(part, Target())
@@ -231,7 +231,7 @@ def _any_long(texts: Sequence[SplitText]) -> bool:
     return any(len(each.text) >= LONG for each in texts)
 
 
-def _around(split: SplitText) -> Iterator[Part]:
+def _parts_around(split: SplitText) -> Iterator[Part]:
     """A document that is translated as one, and what is copied around it."""
     text = split.text
     begin, end = split.worded()

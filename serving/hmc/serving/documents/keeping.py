@@ -73,13 +73,13 @@ def _plain(pieces: Sequence[str]) -> list[str]:
 def _positions(pieces: tuple[str, ...], word: str) -> list[int]:
     """The source tokens that spell the first occurrence of `word`."""
     begin = "".join(pieces).find(word)
-    found = []
+    positions = []
     at = 0
     for index, piece in enumerate(pieces):
         if begin >= 0 and at < begin + len(word) and at + len(piece) > begin:
-            found.append(index)
+            positions.append(index)
         at += len(piece)
-    return found
+    return positions
 
 
 def _word(pieces: list[str], index: int) -> tuple[int, int]:
@@ -118,45 +118,45 @@ class Keeper:
         """
         if not self._phrases:
             return await submit(text, options, target)
-        found, rest = await self._found(text)
-        if not found:
+        phrases, rest = await self._occurrences(text)
+        if not phrases:
             return await submit(text, options, target)
+        held, _ = await self._occurrences(target.text)
         if not any(map(str.isalpha, "".join(rest))):
-            return Translation(_copied(target.text, (await self._found(target.text))[0], found, rest), 0.0, 0, 0)
+            return Translation(_copied(target.text, held, phrases, rest), 0.0, 0, 0)
         clock = _Clock(submit)
         plain = await clock.submit(text, options, target)
-        if Counter((await self._found(plain.text))[0]) >= Counter(found):
+        if Counter((await self._occurrences(plain.text))[0]) >= Counter(phrases):
             return plain
-        held = (await self._found(target.text))[0]
-        found, rest = _without(held, found, rest)
-        return clock.timed(await self._with_numbers(clock.submit, options, target, found, rest)) if found else plain
+        phrases, rest = _without(held, phrases, rest)
+        return clock.timed(await self._with_numbers(clock.submit, options, target, phrases, rest)) if phrases else plain
 
-    async def _found(self, text: str) -> tuple[list[str], list[str]]:
+    async def _occurrences(self, text: str) -> tuple[list[str], list[str]]:
         if len(text) * len(self._phrases) > AT_ONCE:
             return await asyncio.to_thread(occurrences, text, self._phrases)
         return occurrences(text, self._phrases)
 
     async def _with_numbers(
-        self, submit: Submit, options: DecodeOptions, target: Target, found: Sequence[str], rest: Sequence[str]
+        self, submit: Submit, options: DecodeOptions, target: Target, phrases: Sequence[str], rest: Sequence[str]
     ) -> Translation:
         free = [number for number in NUMBERS if number not in "".join(rest) and number not in target.text]
-        choices = [free[n:] + free[:n] for n in range(min(TRIES, len(free)))] if len(found) <= len(free) else []
-        masked = [_woven(rest, chosen) for chosen in choices]
+        choices = [free[n:] + free[:n] for n in range(min(TRIES, len(free)))] if len(phrases) <= len(free) else []
+        masked = [_interleave(rest, chosen) for chosen in choices]
         for chosen, done in zip(
             choices, await asyncio.gather(*(submit(m, options, target) for m in masked)), strict=True
         ):
-            if all(_once(number, done.text) for number in islice(chosen, len(found))):
-                return replace(done, text=_replaced(done.text, dict(zip(chosen, found, strict=False))))
+            if all(_appears_once(number, done.text) for number in islice(chosen, len(phrases))):
+                return replace(done, text=_replaced(done.text, dict(zip(chosen, phrases, strict=False))))
         if choices:
             try:
                 traced = await submit(masked[0], replace(options, alignment=True), target)
             except (FailedPreconditionError, InvalidRequestError):
                 pass  # the level, or sampling, excludes that attention is traced
             else:
-                pasted = paste(traced, dict(zip(choices[0], found, strict=False)))
+                pasted = paste(traced, dict(zip(choices[0], phrases, strict=False)))
                 if pasted is not None and pasted.startswith(target.text.strip()):
                     return replace(traced, text=pasted, tokens=(), source_pieces=())
-        return await _around(submit, rest, options, target, found)
+        return await _translate_between(submit, rest, options, target, phrases)
 
 
 class _Clock:
@@ -181,14 +181,14 @@ class _Clock:
         return replace(translation, queue_s=self._begin, compute_s=self._end - self._begin)
 
 
-def _without(held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> tuple[list[str], list[str]]:
+def _without(held: Sequence[str], phrases: Sequence[str], rest: Sequence[str]) -> tuple[list[str], list[str]]:
     """The phrases that are still to be written, where the target prefix has `held`, and what lies around them."""
-    left = Counter(held)
+    written = Counter(held)
     names = list[str]()
     parts = [rest[0]]
-    for phrase, after in zip(found, rest[1:], strict=True):
-        if left[phrase]:
-            left[phrase] -= 1
+    for phrase, after in zip(phrases, rest[1:], strict=True):
+        if written[phrase]:
+            written[phrase] -= 1
             parts[-1] += phrase + after
         else:
             names.append(phrase)
@@ -196,14 +196,14 @@ def _without(held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> 
     return names, parts
 
 
-def _copied(prefix: str, held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> str:
+def _copied(prefix: str, held: Sequence[str], phrases: Sequence[str], rest: Sequence[str]) -> str:
     """A text without words of its own: its phrases and what lies between them, after the target prefix, which has the
     phrases `held`."""
-    left = Counter(held)
+    written = Counter(held)
     text = rest[0]
-    for phrase, after in zip(found, rest[1:], strict=True):
-        if left[phrase]:
-            left[phrase] -= 1
+    for phrase, after in zip(phrases, rest[1:], strict=True):
+        if written[phrase]:
+            written[phrase] -= 1
         else:
             text += phrase
         text += after
@@ -232,8 +232,8 @@ class _Searched:
         words: "Go" does not stand in "Good", nor "user" in "user_id"."""
         if (at := self.text.find(phrase, start)) < 0 or not (WORD.match(phrase) and WORD.match(phrase[-1])):
             return at  # most phrases of a long list do not occur
-        found = self._marked.find(_marked(phrase), start + bisect_left(self._ends, start))
-        return found - bisect_left(self._marks, found) if found >= 0 else -1
+        marked = self._marked.find(_marked(phrase), start + bisect_left(self._ends, start))
+        return marked - bisect_left(self._marks, marked) if marked >= 0 else -1
 
 
 def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -262,12 +262,12 @@ def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]
     return found, [*rest, text[end:]]
 
 
-def _woven(rest: Sequence[str], between: Sequence[str]) -> str:
+def _interleave(rest: Sequence[str], between: Sequence[str]) -> str:
     """rest[0] + between[0] + rest[1] + …"""
     return "".join(part for pair in zip(rest, [*between[: len(rest) - 1], ""], strict=True) for part in pair)
 
 
-def _once(number: str, text: str) -> bool:
+def _appears_once(number: str, text: str) -> bool:
     """Whether a text has the number exactly once, and as a word of its own."""
     written = re.findall(rf"(?<!\d){number}(?!\d)", text)
     return len(written) == 1 and re.search(rf"(?<![{LETTER}\d_.,]){number}(?![{LETTER}\d_]|[.,]\d)", text) is not None
@@ -277,14 +277,14 @@ def _replaced(text: str, phrases: dict[str, str]) -> str:
     return re.sub(rf"(?<!\d)(?:{'|'.join(phrases)})(?!\d)", lambda number: phrases[number[0]], text)
 
 
-def _gap(source: str, made: str) -> str:
+def _gap(source: str, translation: str) -> str:
     """The blank beside a phrase, where the source's script has none and the translation's has."""
     without = UNSPACED_SCRIPT.match
-    return " " if without(source) and made.isalnum() and not without(made) else ""
+    return " " if without(source) and translation.isalnum() and not without(translation) else ""
 
 
-async def _around(
-    submit: Submit, rest: Sequence[str], options: DecodeOptions, target: Target, found: Sequence[str]
+async def _translate_between(
+    submit: Submit, rest: Sequence[str], options: DecodeOptions, target: Target, phrases: Sequence[str]
 ) -> Translation:
     """The parts between the phrases are translated one by one, so they lose what they say of each other. The target
     prefix begins the first. Marks after a phrase are copied: models drop them where they begin a text."""
@@ -302,18 +302,18 @@ async def _around(
             parts.append(part)
             continue
         used.append(next(done))
-        made = used[-1].text
+        translated = used[-1].text
         lead = part[:begin]
         tail = part[len(part.rstrip()) :]
-        lead = lead or (_gap(part[0], made[:1]) if parts else "")
-        tail = tail or (_gap(part[-1], made[-1:]) if len(parts) < len(rest) - 1 else "")
-        parts.append(f"{lead}{made}{tail}")
+        lead = lead or (_gap(part[0], translated[:1]) if parts else "")
+        tail = tail or (_gap(part[-1], translated[-1:]) if len(parts) < len(rest) - 1 else "")
+        parts.append(f"{lead}{translated}{tail}")
     if not used:
         raise InternalServiceError("a text without words reached the model")
     tokens = sum(each.target_tokens for each in used)
     return replace(
         used[0],
-        text=_woven(parts, found),
+        text=_interleave(parts, phrases),
         score=sum(each.score * each.target_tokens for each in used) / max(tokens, 1),
         source_tokens=sum(each.source_tokens for each in used),
         target_tokens=tokens,

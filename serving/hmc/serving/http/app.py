@@ -111,7 +111,7 @@ def observing_routes(methods: Methods, registry: CollectorRegistry, ready: Calla
 
     async def metrics(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
-        content = await methods.plain(METRICS, lambda: encode(registry), PlainCall.of(request))
+        content = await methods.plain(METRICS, lambda: encode(registry), PlainCall.from_request(request))
         return Response(content, headers={"Content-Type": kind})
 
     async def live(_request: Request) -> Response:

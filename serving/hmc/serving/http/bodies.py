@@ -60,7 +60,7 @@ class Body:
             self._ended.set()
         return b"".join(parts)
 
-    async def left(self) -> None:
+    async def disconnected(self) -> None:
         """Returns when the client has left. While the body is read, `read` notices a client that leaves."""
         await self._ended.wait()
         while (await self._request.receive())["type"] != "http.disconnect":

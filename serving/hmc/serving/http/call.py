@@ -108,7 +108,7 @@ class PlainCall:
         """Metadata of the answer."""
 
     @classmethod
-    def of(cls, request: Request, changes: Mapping[str, str] | None = None) -> PlainCall:
+    def from_request(cls, request: Request, changes: Mapping[str, str] | None = None) -> PlainCall:
         """The call of a request. changes: metadata in place of the request's headers of the same names.
 
         Raises HttpError if the timeout is not a number of milliseconds.

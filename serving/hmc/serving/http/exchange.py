@@ -170,7 +170,7 @@ class Lines:
         line.is_cut = len(content) > self._most
         return line
 
-    async def left(self) -> None:
+    async def disconnected(self) -> None:
         """Returns when the client has left. While texts wait to be read, a client that leaves is not noticed."""
         await self._ended.wait()
         if not self._broken:

@@ -91,9 +91,9 @@ class _Sent:
         """An RPC of this call."""
         request = self._request
         if not self._needs_token or "authorization" in request.headers:
-            return PlainCall.of(request)
+            return PlainCall.from_request(request)
         key = request.query_params.get("api_key") or _key_in(await self._bytes(), self._kind == JSON)
-        return PlainCall.of(request, {"authorization": f"Bearer {key}"} if key else None)
+        return PlainCall.from_request(request, {"authorization": f"Bearer {key}"} if key else None)
 
     async def values(self) -> Values:
         """The parameters, from a form, JSON or the query, as LibreTranslate takes them."""
@@ -152,7 +152,7 @@ class _Wanted:
     pair: LanguagePair
 
     @classmethod
-    def of(cls, values: Values, pairs: list[LanguagePair]) -> _Wanted:
+    def parse(cls, values: Values, pairs: list[LanguagePair]) -> _Wanted:
         """pairs: the language pairs that the server translates. Raises HttpError."""
         texts, is_list = _texts(values)
         source = _word(values, "source")
@@ -196,7 +196,7 @@ class _LibreTranslate:
 
     async def translate(self, request: Request) -> Values:
         sent = _Sent(request, self._needs_token)
-        return await unless(sent.body.left(), self._translate(sent))
+        return await unless(sent.body.disconnected(), self._translate(sent))
 
     async def _translate(self, sent: _Sent) -> Values:
         pairs = await self._pairs(await sent.call())
@@ -204,7 +204,7 @@ class _LibreTranslate:
 
         async def first() -> pb.TranslateRequest:
             nonlocal wanted
-            wanted = _Wanted.of(await sent.values(), pairs)
+            wanted = _Wanted.parse(await sent.values(), pairs)
             return await asyncio.to_thread(wanted.request, wanted.alternatives)
 
         async def without_alternatives() -> pb.TranslateRequest:
@@ -237,7 +237,7 @@ class _LibreTranslate:
         return [{"code": code, "name": language_name(code), "targets": _targets(pairs, code)} for code in codes]
 
     async def settings(self, request: Request) -> Values:
-        pairs = [] if self._needs_token else await self._pairs(PlainCall.of(request))
+        pairs = [] if self._needs_token else await self._pairs(PlainCall.from_request(request))
         first = pairs[0] if pairs else None
         return {
             "apiKeys": self._needs_token,
@@ -248,8 +248,8 @@ class _LibreTranslate:
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "language": {
-                "source": _named(first.source if first else None),
-                "target": _named(first.target if first else None),
+                "source": _language(first.source if first else None),
+                "target": _language(first.target if first else None),
             },
         }
 
@@ -273,7 +273,7 @@ def _targets(pairs: list[LanguagePair], source: str) -> list[str]:
     return list(dict.fromkeys(p.target for p in pairs if p.source == source))
 
 
-def _named(code: str | None) -> Values:
+def _language(code: str | None) -> Values:
     return {"code": code or "", "name": language_name(code) if code else ""}
 
 

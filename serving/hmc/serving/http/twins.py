@@ -85,13 +85,13 @@ def twin_routes(methods: Methods) -> list[Route]:
 
 def _route(methods: Methods, twin: Twin) -> Route:
     async def one(request: Request) -> Response:
-        call = PlainCall.of(request)
+        call = PlainCall.from_request(request)
         given, left = _given(request, twin)
         answer = await unless(left, methods.unary(twin.method, given, call))
         return await _json(answer, call)
 
     async def several(request: Request) -> Response:
-        call = PlainCall.of(request)
+        call = PlainCall.from_request(request)
         given, left = _given(request, twin)
         answers = methods.answers(twin.method, given, call)
         if EVENTS in request.headers.get("accept", ""):
@@ -102,13 +102,13 @@ def _route(methods: Methods, twin: Twin) -> Route:
 
     async def stream(request: Request) -> Response:
         check_type(request, LINES)
-        call = PlainCall.of(request)
+        call = PlainCall.from_request(request)
         kind = twin.method.input_type
         sent = Lines(request, MAX_BODY_BYTES)
-        answers = methods.stream(twin.method, aiter(sent), lambda line: _of_line(line, kind), call)
+        answers = methods.stream(twin.method, aiter(sent), lambda line: _parse_line(line, kind), call)
         context = copy_context()
-        first = await unless(sent.left(), _first(answers), context)
-        return Answers(first, answers, LINES, call.headers(), sent.left(), context, sent)
+        first = await unless(sent.disconnected(), _first(answers), context)
+        return Answers(first, answers, LINES, call.headers(), sent.disconnected(), context, sent)
 
     endpoint = one
     if twin.streams_requests:
@@ -118,7 +118,7 @@ def _route(methods: Methods, twin: Twin) -> Route:
     return Route(twin.path, endpoint, methods=[twin.verb])
 
 
-async def _of_line(line: bytes, kind: Descriptor) -> Message:
+async def _parse_line(line: bytes, kind: Descriptor) -> Message:
     """The message of a line. Raises InvalidRequestError, which names the line."""
     assert isinstance(line, BodyLine)
     if line.is_cut:
@@ -147,7 +147,7 @@ def _given(request: Request, twin: Twin) -> tuple[Given, Coroutine[Any, Any, Non
     if twin.verb != "POST":
         return asked, gone(request)
     check_type(request, JSON)
-    return sent, body.left()
+    return sent, body.disconnected()
 
 
 async def _json(answer: Message, call: PlainCall) -> Response:

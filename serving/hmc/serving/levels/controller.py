@@ -132,7 +132,7 @@ class AutoController:
 
     def _note_speeds(self, levels: Sequence[LevelCandidate], now: float) -> None:
         for level in levels:
-            past = self._of(level)
+            past = self._past_of(level)
             rate = _per_second(level, BURST_S)
             if rate >= past.best or now - past.seen >= LONGEST_HOLD_S:
                 past.best = rate
@@ -155,7 +155,7 @@ class AutoController:
             self._well_since = None
             return at
         self._well_since = now if self._well_since is None else self._well_since
-        if now - self._well_since < self._of(ranked[at - 1]).hold_s:
+        if now - self._well_since < self._past_of(ranked[at - 1]).hold_s:
             return at
         self._enter(ranked[at - 1], now)
         return at - 1
@@ -165,14 +165,14 @@ class AutoController:
         target = self._policy.target_ms or math.inf
         if self._latency_ms(better) > WELL * target or better.pending > WELL * self._policy.max_pending:
             return False
-        past = self._of(better)
+        past = self._past_of(better)
         if now - past.left >= LONGEST_HOLD_S:
             return True
         return _per_second(here, RECENT_S) + _per_second(better, RECENT_S) <= SPARE * past.best
 
     def _leave(self, level: LevelCandidate, now: float) -> None:
         """The level is overloaded. It is held off longer if it was tried in vain."""
-        past = self._of(level)
+        past = self._past_of(level)
         past.left = now
         in_vain = now - past.entered <= past.hold_s
         past.hold_s = min(2 * past.hold_s, LONGEST_HOLD_S) if in_vain else FIRST_HOLD_S
@@ -180,12 +180,12 @@ class AutoController:
     def _enter(self, level: LevelCandidate, now: float) -> None:
         if self._at is not None:
             self.switches += 1
-            self._of(level).entered = now
+            self._past_of(level).entered = now
         self._at = level.level
         self._switched = now
         self._well_since = None
 
-    def _of(self, level: LevelCandidate) -> _Past:
+    def _past_of(self, level: LevelCandidate) -> _Past:
         return self._past.setdefault(level.level.name, _Past())
 
     def _latency_ms(self, level: LevelCandidate) -> float:

@@ -85,7 +85,7 @@ class ModelHost:
         urgent = AutoController(self._auto)
         other = AutoController(replace(self._auto, target_ms=None))
         shares = disk_shares(path, manifest)
-        languages = Languages.of(path, manifest)
+        languages = Languages.read(path, manifest)
         times = RequestTimes(manifest.levels, self._clock)
         return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other}, times)
 

@@ -120,17 +120,17 @@ class RequestTimes:
         quiet = {size: sorted(all_)[len(all_) // 4] for size, all_ in by_size.items() if len(all_) >= FEW_REQUESTS}
         late = [each.slowness / quiet[of] for each in fresh if (of := _bin(each.characters)) in quiet]
         slowness = quiet.get(size, 1.0) * (median(late) if len(late) >= FEW_REQUESTS else 1.0)
-        found = {}
+        estimates = {}
         for name, standing in self._standings.items():
             own = sorted(each.seconds for each in fresh if each.level == name and _bin(each.characters) == size)
             recorded = standing.level.latency
             known = recorded is not None and recorded.batch == 1
             if len(own) >= ENOUGH_REQUESTS:
-                found[name] = 1000.0 * own[-(-len(own) * 95 // 100) - 1]
+                estimates[name] = 1000.0 * own[-(-len(own) * 95 // 100) - 1]
             elif known or size in quiet:
                 tail = recorded.p95_ms / recorded.p50_ms if recorded and standing.timed else TAIL
-                found[name] = standing.ms * tail * growth(characters) * slowness
-        return found
+                estimates[name] = standing.ms * tail * growth(characters) * slowness
+        return estimates
 
 
 def _bin(characters: int) -> int:

@@ -30,20 +30,20 @@ class Target:
 NO_TARGET = Target()
 
 
-def targets_of(texts: Sequence[str], given: Sequence[str], *, complete: bool) -> list[Target]:
-    """Makes one target for each text out of `given`: references if `complete`, target prefixes otherwise.
+def targets_of(texts: Sequence[str], targets: Sequence[str], *, complete: bool) -> list[Target]:
+    """Makes one target for each text out of `targets`: references if `complete`, target prefixes otherwise.
 
-    Prefixes may be left out (`given` empty): every target is then empty. Raises InvalidRequestError if there is not one
-    for each text, and for a value that is no list of texts.
+    Prefixes may be left out (`targets` empty): every target is then empty. Raises InvalidRequestError if there is not
+    one for each text, and for a value that is no list of texts.
     """
     name = "references" if complete else "target_prefixes"
-    for what, values in (("texts", texts), (name, given)):
+    for what, values in (("texts", texts), (name, targets)):
         check_list(values, what)
-    if not given and not complete:
+    if not targets and not complete:
         return [NO_TARGET] * len(texts)
-    if len(given) != len(texts):
-        raise InvalidRequestError(f"{len(given)} {name} for {len(texts)} texts: give one for each")
-    return [Target(text, complete) for text in given]
+    if len(targets) != len(texts):
+        raise InvalidRequestError(f"{len(targets)} {name} for {len(texts)} texts: give one for each")
+    return [Target(text, complete) for text in targets]
 
 
 def scoring_options(options: DecodeOptions | None) -> DecodeOptions:

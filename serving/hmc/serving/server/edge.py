@@ -167,8 +167,8 @@ class _Method:
         if self._decode is None:
             return data
         try:
-            made = self._decode(data)
-            return made if isinstance(made, Message) else await made
+            request = self._decode(data)
+            return request if isinstance(request, Message) else await request
         except DecodeError as error:
             raise InvalidRequestError(_why_not_decoded(data, self._decode)) from error
 

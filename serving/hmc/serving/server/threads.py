@@ -53,10 +53,10 @@ class Arrivals:
         """
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
-        left = len(futures)
+        waited_for = len(futures)
 
         def arrive(future: Future[Result]) -> None:
-            nonlocal left
+            nonlocal waited_for
             if waiting.done():
                 return
             error = _error_of(future)
@@ -65,10 +65,10 @@ class Arrivals:
                     heard(future.result())
                 except Exception as raised:  # noqa: BLE001 - raised again by the await
                     error = raised
-            left -= 1
+            waited_for -= 1
             if error is not None:
                 waiting.set_exception(error)
-            elif not left:
+            elif not waited_for:
                 waiting.set_result(None)
 
         put = partial(self._put, loop, arrive)

@@ -85,10 +85,10 @@ class BundleWatch:
         are logged once and read again when they change. Other errors, such as a lack of memory, are raised, and the
         next look tries again.
         """
-        found = await asyncio.to_thread(state_of, self._host.bundle_path)
+        state = await asyncio.to_thread(state_of, self._host.bundle_path)
         last = self._last
-        self._last = found
-        if found != last or found == self._tried:
+        self._last = state
+        if state != last or state == self._tried:
             return
         try:
             if await asyncio.to_thread(self._differs):
@@ -98,7 +98,7 @@ class BundleWatch:
                 "model %s: what lies at %s now cannot be served, and the old bundle stays in service: %s",
                 self._host.name, self._host.bundle_path, error,
             )  # fmt: skip
-        self._tried = found
+        self._tried = state
 
     def _differs(self) -> bool:
         """Whether another version lies there, or something that cannot be read: reloading says why, and is counted."""
@@ -114,6 +114,6 @@ def state_of(path: Path) -> State:
     files = []
     for file in sorted(real.rglob("*")):
         with suppress(OSError):  # it has gone meanwhile
-            found = file.stat()
-            files.append((str(file.relative_to(real)), found.st_size, found.st_mtime_ns, found.st_ino))
+            status = file.stat()
+            files.append((str(file.relative_to(real)), status.st_size, status.st_mtime_ns, status.st_ino))
     return str(real), tuple(files)

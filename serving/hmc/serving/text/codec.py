@@ -77,20 +77,20 @@ class Codec:
                 known += any(map(str.isalnum, self._tokenizer.source_piece(token)))
         return unknown > known
 
-    def _alternative(self, found: DecodedHypothesis, options: DecodeOptions) -> Alternative:
+    def _alternative(self, hypothesis: DecodedHypothesis, options: DecodeOptions) -> Alternative:
         return Alternative(
-            text=self._tokenizer.decode(found.ids),
-            score=found.score,
-            target_tokens=len(found.ids) + found.complete,
-            hit_max_length=not found.complete,
-            tokens=self._tokens(found, options) if options.token_scores or options.alignment else (),
+            text=self._tokenizer.decode(hypothesis.ids),
+            score=hypothesis.score,
+            target_tokens=len(hypothesis.ids) + hypothesis.complete,
+            hit_max_length=not hypothesis.complete,
+            tokens=self._tokens(hypothesis, options) if options.token_scores or options.alignment else (),
         )
 
-    def _tokens(self, found: DecodedHypothesis, options: DecodeOptions) -> tuple[Token, ...]:
-        ids = (*found.ids, self._arch.eos_id) if found.complete else found.ids
-        scores = found.token_scores if options.token_scores else [None] * len(ids)
-        traced = options.alignment and found.attention is not None
-        attention = found.attention.tolist() if traced and found.attention is not None else [()] * len(ids)
+    def _tokens(self, hypothesis: DecodedHypothesis, options: DecodeOptions) -> tuple[Token, ...]:
+        ids = (*hypothesis.ids, self._arch.eos_id) if hypothesis.complete else hypothesis.ids
+        scores = hypothesis.token_scores if options.token_scores else [None] * len(ids)
+        traced = options.alignment and hypothesis.attention is not None
+        attention = hypothesis.attention.tolist() if traced and hypothesis.attention is not None else [()] * len(ids)
         return tuple(
             Token(self._tokenizer.piece(i), score, tuple(weights))
             for i, score, weights in zip(ids, scores, attention, strict=True)

@@ -30,7 +30,7 @@ class Languages:
     """The token of each target, such as `>>deu<<`; empty if the model has a single target and no such tokens."""
 
     @classmethod
-    def of(cls, bundle: Path, manifest: Manifest) -> Languages:
+    def read(cls, bundle: Path, manifest: Manifest) -> Languages:
         """Reads the languages of a bundle: its manifest, and the codes that its vocabulary has.
 
         A tokenizer that cannot be read has no codes here; loading a level reports what is wrong with it.

@@ -61,8 +61,8 @@ class BundleTokenizer:
         """The code of the target language that a source text begins with, and the white space around it. Empty if the
         text begins with no such code, or if the model has no codes."""
         codes: list[str] = getattr(self.tokenizer, "codes", [])
-        found = LANGUAGE_CODE.match(text) if codes else None
-        return found[0] if found else ""
+        match = LANGUAGE_CODE.match(text) if codes else None
+        return match[0] if match else ""
 
     def source_side(self, language: str, target_language: str) -> SourceSide:
         """What dividing texts needs to know. Languages are BCP 47 tags."""

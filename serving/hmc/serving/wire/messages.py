@@ -55,41 +55,41 @@ PLAIN: dict[str, Any] = {
 """Kind of messages that others have inside → their class as plain data."""
 
 
-def to_proto(kind: type[M], data: object, /, **given: Any) -> M:
+def to_proto(kind: type[M], data: object, /, **fields: Any) -> M:
     """A message of this kind, of plain data with fields of the same names. None leaves a field absent.
 
-    given: values of fields that the data has in another form, or not at all.
+    fields: values of fields that the data has in another form, or not at all.
     """
-    return kind(**_values(kind.DESCRIPTOR, data, **given))
+    return kind(**_values(kind.DESCRIPTOR, data, **fields))
 
 
-def _values(descriptor: Any, data: object, /, **given: Any) -> dict[str, Any]:
+def _values(descriptor: Any, data: object, /, **fields: Any) -> dict[str, Any]:
     """The fields of a message that are set; messages inside it are dicts."""
     for name, repeated, optional, inner in _fields(descriptor):
-        if name in given:
+        if name in fields:
             continue
         value: Any = getattr(data, name)
         if value is None or not (value or optional):  # absent, or what an absent field means
             continue
         if inner is not None:
             value = [_values(inner, each) for each in value] if repeated else _values(inner, value)
-        given[name] = value
-    return given
+        fields[name] = value
+    return fields
 
 
-def from_proto(kind: type[T], message: Message, /, **given: Any) -> T:
+def from_proto(kind: type[T], message: Message, /, **fields: Any) -> T:
     """The inverse of `to_proto`: plain data of this kind. Absent fields take their defaults.
 
     Raises InvalidRequestError if an option or a selector is out of range.
     """
     for name, repeated, optional, inner in _fields(message.DESCRIPTOR):
-        if name not in given and (not optional or message.HasField(name)):
+        if name not in fields and (not optional or message.HasField(name)):
             value = getattr(message, name)
             if inner is not None:
                 plain = PLAIN[inner.name]
                 value = [from_proto(plain, each) for each in value] if repeated else from_proto(plain, value)
-            given[name] = tuple(value) if repeated else value
-    return kind(**given)
+            fields[name] = tuple(value) if repeated else value
+    return kind(**fields)
 
 
 @cache
@@ -128,13 +128,13 @@ def text_options_from_proto(message: pb.TranslateRequest | pb.TranslateDocumentR
     """How the texts of a request are divided. Raises InvalidRequestError if a value is out of range."""
     document = isinstance(message, pb.TranslateDocumentRequest)
     default = Segmentation.SENTENCE if document else Segmentation.AUTO
-    given = message.segmentation
-    if given and given not in SEGMENTATIONS:
-        raise InvalidRequestError(f"segmentation {given}: choose {', '.join(pb.Segmentation.keys()[1:])}")
+    segmentation = message.segmentation
+    if segmentation and segmentation not in SEGMENTATIONS:
+        raise InvalidRequestError(f"segmentation {segmentation}: choose {', '.join(pb.Segmentation.keys()[1:])}")
     segments = message.return_segments if isinstance(message, pb.TranslateRequest) else False
-    if not (document or given or segments or message.keep):
+    if not (document or segmentation or segments or message.keep):
         return DEFAULT_TEXTS
-    return TextOptions(SEGMENTATIONS.get(given, default), segments, tuple(message.keep))
+    return TextOptions(SEGMENTATIONS.get(segmentation, default), segments, tuple(message.keep))
 
 
 def segmentation_to_proto(segmentation: Segmentation) -> pb.Segmentation:
@@ -187,8 +187,8 @@ def stream_error_to_proto(
     yet.
     """
     code: int = code_of(error).value[0]
-    found = error.violations if isinstance(error, InvalidRequestError) else ()
-    violations = [pb.FieldViolation(field=one.field, description=one.description) for one in found]
+    problems = error.violations if isinstance(error, InvalidRequestError) else ()
+    violations = [pb.FieldViolation(field=one.field, description=one.description) for one in problems]
     sent = pb.Error(code=code, message=message_of(error, reference), violations=violations)
     return pb.TranslateStreamResponse(id=request_id, error=sent, level=level, bundle_version=bundle_version)
 
@@ -202,8 +202,8 @@ def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) ->
             translation = _translation(message.translation, message)
         case "error":
             code = CODE_OF_NUMBER.get(message.error.code, grpc.StatusCode.UNKNOWN)
-            found = [Violation(one.field, one.description) for one in message.error.violations]
-            error = error_of(code, message.error.message, found)
+            violations = [Violation(one.field, one.description) for one in message.error.violations]
+            error = error_of(code, message.error.message, violations)
         case _:
             error = InternalServiceError(
                 "an answer has neither a translation nor an error: the server may be newer than this client; upgrade it"

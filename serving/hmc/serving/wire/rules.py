@@ -32,14 +32,14 @@ def check_request(request: Message) -> None:
 
     For a request larger than `MAX_LISTED_BYTES` it names only the first one.
     """
-    found = _validator.collect_violations(request, fail_fast=request.ByteSize() > MAX_LISTED_BYTES)
-    if not found:
+    broken = _validator.collect_violations(request, fail_fast=request.ByteSize() > MAX_LISTED_BYTES)
+    if not broken:
         return
     violations: dict[str, Violation] = {}  # field → its first violation
-    for one in found:
+    for one in broken:
         violation = _violation(request.DESCRIPTOR, one)
         violations.setdefault(violation.field, violation)
-    is_too_large = all(one.proto.rule_id == "string.max_bytes" for one in found)
+    is_too_large = all(one.proto.rule_id == "string.max_bytes" for one in broken)
     raise invalid_request(list(violations.values()), TooLargeError if is_too_large else InvalidRequestError)
 
 
@@ -53,10 +53,10 @@ def invalid_request(
     return kind(f"{len(descriptions)} values are at fault: " + "; ".join(descriptions), violations)
 
 
-def _violation(message: Any, found: protovalidate.Violation) -> Violation:
-    rule = found.proto.rule_id
-    text = found.proto.message
-    elements = found.proto.field.elements if found.proto.field else []
+def _violation(message: Any, broken: protovalidate.Violation) -> Violation:
+    rule = broken.proto.rule_id
+    text = broken.proto.message
+    elements = broken.proto.field.elements if broken.proto.field else []
     field = None
     path = ""
     for element in elements:
@@ -66,7 +66,7 @@ def _violation(message: Any, found: protovalidate.Violation) -> Violation:
         message = field.message_type or message
     if field is None or field.message_type is not None:  # a rule of a message: its id is the path of the field at fault
         return Violation(f"{path}.{rule}" if path else rule, text)
-    return Violation(path, f"{path} {_problem(field, rule, text, found.field_value, path.endswith(']'))}")
+    return Violation(path, f"{path} {_problem(field, rule, text, broken.field_value, path.endswith(']'))}")
 
 
 def _problem(field: Any, rule: str, text: str, value: Any, is_item: bool) -> str:

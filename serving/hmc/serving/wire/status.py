@@ -63,8 +63,8 @@ def code_of(error: BaseException) -> grpc.StatusCode:
     and CANCELLED otherwise.
     """
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
-        left = present_call().seconds_left()
-        late = left is not None and left < DEADLINE_SLACK_S
+        seconds = present_call().seconds_left()
+        late = seconds is not None and seconds < DEADLINE_SLACK_S
         return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
     for kind, code in TABLE:
         if isinstance(error, kind):
@@ -86,10 +86,10 @@ def message_of(error: BaseException, reference: str = "") -> str:
 def cut(text: str, size: int) -> str:
     """Cuts a text so that gRPC writes it in at most `size` bytes of metadata; " …" stands for the part that is cut
     off."""
-    left = size
+    free = size
     for index, character in enumerate(text):
-        left -= 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
-        if left < 0:
+        free -= 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
+        if free < 0:
             return text[: max(0, index - 10)] + " …"
     return text
 

@@ -45,19 +45,19 @@ class Watched(Generic[T]):
     def refresh(self) -> bool:
         """Reads the files if they have changed. Returns whether there is a new value."""
         with self._lock:
-            found = self._contents()
-            if found == self._seen:
+            contents = self._contents()
+            if contents == self._seen:
                 return False
             try:
                 value = self._read()
             except HmcError as error:
-                self._seen = found
+                self._seen = contents
                 log.error("%s changed and cannot be used; what was read before stays in force: %s", self._what, error)
                 self._rejected()
                 return False
-            if self._contents() != found:
+            if self._contents() != contents:
                 return False  # a file was replaced just now: the next refresh reads again
-            self._seen = found
+            self._seen = contents
             self.value = value
         log.info("%s changed and was read again", self._what)
         return True
@@ -126,18 +126,18 @@ class Certificates:
 
     def credentials(self) -> grpc.ServerCredentials:
         """Credentials for one address, which follow the files."""
-        given = self._first
+        used = self._first
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal given
+            nonlocal used
             try:
                 self.refresh()
             except Exception:  # gRPC would end the connection
                 log.exception("the TLS certificate cannot be read again; the old one stays in force")
-            if self._watched is None or self._watched.value is given:
+            if self._watched is None or self._watched.value is used:
                 return None
-            given = self._watched.value
-            return given.configuration
+            used = self._watched.value
+            return used.configuration
 
         # The stubs of grpc leave out that None keeps the certificate.
-        return grpc.dynamic_ssl_server_credentials(given.configuration, changed, self._client_ca is not None)  # type: ignore[arg-type]
+        return grpc.dynamic_ssl_server_credentials(used.configuration, changed, self._client_ca is not None)  # type: ignore[arg-type]

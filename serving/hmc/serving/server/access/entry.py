@@ -81,12 +81,12 @@ class Entry:
         self._calls.begin(call, metadata)
         shown = credentials_of(metadata, context.auth_context() if self._certificates else {})
         version = gate.version  # before the tokens are looked at, which another thread may replace meanwhile
-        call.principal = found = gate.admit(shown, scope)
-        call.caller = Caller(found.name, found.weight) if found.name else caller_at(context.peer())
+        call.principal = principal = gate.admit(shown, scope)
+        call.caller = Caller(principal.name, principal.weight) if principal.name else caller_at(context.peer())
         self._check_running()
         call.charged = isinstance(context, PlainCall) and context.charged
         if call.method in CHARGED and not call.charged:
-            gate.check_rate(found)
+            gate.check_rate(principal)
 
         def again() -> None:
             nonlocal version
@@ -137,9 +137,9 @@ def credentials_of(metadata: Mapping[str, Any], verified: Mapping[str, Any] | No
 
 def _strings(request: Any, names: tuple[str, ...]) -> Sequence[str]:
     """The strings in the fields of these names. A request may have none of the fields."""
-    found: list[str] = []
+    strings: list[str] = []
     for name in names:
         value = getattr(request, name, None)
         if value is not None:
-            found.extend([value] if isinstance(value, str) else value)
-    return found
+            strings.extend([value] if isinstance(value, str) else value)
+    return strings

@@ -118,12 +118,13 @@ class AccessGate:
         Raises UnauthenticatedError if the credentials are missing or unknown, and PermissionDeniedError if the caller
         lacks the scope.
         """
-        found = self._who(shown)
-        if scope is not None and scope not in found.scopes:
+        principal = self._who(shown)
+        if scope is not None and scope not in principal.scopes:
+            scopes = ", ".join(sorted(principal.scopes))
             raise PermissionDeniedError(
-                f"{found.name!r} may not do this: it needs the scope {scope}, and has {', '.join(sorted(found.scopes))}"
+                f"{principal.name!r} may not do this: it needs the scope {scope}, and has {scopes}"
             )
-        return found
+        return principal
 
     def _who(self, shown: Credentials) -> Principal:
         if self.is_open:
@@ -141,13 +142,13 @@ class AccessGate:
 
     def _owner(self, sent: str) -> Principal | None:
         """Whose token has this hash. Compares with all of them, each in constant time."""
-        found = None
+        owner = None
         for name, entry in self._entries().items():
             if entry.sha256 is not None and hmac.compare_digest(entry.sha256, sent):
-                found = entry.caller(name)
+                owner = entry.caller(name)
         if self._single is not None and hmac.compare_digest(self._single, sent):
-            found = Principal(SINGLE)
-        return found
+            owner = Principal(SINGLE)
+        return owner
 
     def _entries(self) -> dict[str, TokenEntry]:
         content: TokensFile | None = None if self._file is None else self._file.value
