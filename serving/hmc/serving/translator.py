@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -157,13 +158,7 @@ class Translator:
         options = options or DecodeOptions()
         target = target or Target()
         self._tokenizer.check(text)
-
-        def queue(text: str, target: Target, progress: TextProgress | None, follows: bool) -> Future[Translation]:
-            return self._queue(
-                text, options, target, progress, block=block and not follows, priority=priority, caller=caller,
-                within_s=None if follows else within_s, follows=follows,
-            )  # fmt: skip
-
+        queue = partial(self._queue, options=options, block=block, priority=priority, caller=caller, within_s=within_s)
         plain = options.n_best == 1 and not (options.token_scores or options.alignment or target.complete)
         if line and plain:
             code = self._tokenizer.code(text)
@@ -176,8 +171,8 @@ class Translator:
         return queue(text, target, progress, False)
 
     def _queue(
-        self, text: str, options: DecodeOptions, target: Target, progress: TextProgress | None, *, block: bool,
-        priority: Priority, caller: Caller, within_s: float | None, follows: bool,
+        self, text: str, target: Target, progress: TextProgress | None, follows: bool, *, options: DecodeOptions,
+        block: bool, priority: Priority, caller: Caller, within_s: float | None,
     ) -> Future[Translation]:  # fmt: skip
         """Queues a text that is one sentence for the model, see `submit`. follows: see `Engine.submit`."""
         sentence = self._sentence(text, options, target, progress)
@@ -188,7 +183,7 @@ class Translator:
         certain, (ids, constraints, finish) = sentence
         return self._engine.submit(
             ids, options, constraints, certain, finish, block=block, priority=priority, caller=caller,
-            within_s=within_s, follows=follows,
+            within_s=None if follows else within_s, follows=follows,
         )  # fmt: skip
 
     def _sentence(

@@ -149,7 +149,7 @@ def test_bad_clients_take_nothing_from_good_ones(real: BackgroundServer, steps: 
         def alone(text: str) -> str:
             return str(stub.Translate(pb.TranslateRequest(texts=[text], options=SHORT)).translations[0].text)
 
-        slot = real.host._current.slots[LEVEL]
+        slot = real.host.cache.bundle.slots[LEVEL]
         expected = {text: alone(text) for text in SENTENCES}
         right = [[expected[SENTENCES[(n + k) % len(SENTENCES)]] for k in range(3)] for n in range(BEHAVING)]
         end, statuses, lost = time.monotonic() + SECONDS, Counter[str](), Counter[str]()

@@ -90,18 +90,14 @@ class ModelHost:
         return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other}, times)
 
     @property
-    def _current(self) -> LoadedBundle:
-        return self.cache.bundle
-
-    @property
     def languages(self) -> Languages:
         """The languages from and into which the bundle translates."""
-        return self._current.languages
+        return self.cache.bundle.languages
 
     @property
     def version(self) -> str:
         """Of the bundle in service."""
-        return self._current.manifest.version
+        return self.cache.bundle.manifest.version
 
     @property
     def eager(self) -> bool:
@@ -109,14 +105,14 @@ class ModelHost:
         return not self._on_demand
 
     def _stays_loaded(self, level: str) -> bool:
-        return not self.lazy or (self.eager and level == self._current.default)
+        return not self.lazy or (self.eager and level == self.cache.bundle.default)
 
     # ---- loading ----
 
     def start(self) -> None:
         """Loads the first levels and warms them up. Raises InvalidArtifactError and DeviceUnavailableError."""
         with self._changing:
-            self._fill(self._current, set())
+            self._fill(self.cache.bundle, set())
             with self._state:
                 self._started = True
 
@@ -133,7 +129,7 @@ class ModelHost:
         """Loads a level and warms it up. Does nothing if it is loaded. Raises LevelNotFoundError, InvalidArtifactError,
         DeviceUnavailableError, and UnavailableError after `stop_loading`."""
         with self._changing:
-            bundle = self._current
+            bundle = self.cache.bundle
             level = bundle.manifest.level(name)
             if name not in bundle.slots:
                 self.cache.load(bundle, level)
@@ -146,7 +142,7 @@ class ModelHost:
         FailedPreconditionError for the default level.
         """
         with self._changing:
-            bundle = self._current
+            bundle = self.cache.bundle
             level = bundle.manifest.level(name)
             if name == bundle.default:
                 raise FailedPreconditionError(
@@ -176,7 +172,7 @@ class ModelHost:
         """Makes a loaded level the default one, until the next `reload`. Raises LevelNotFoundError, and
         LevelNotLoadedError if it is not loaded."""
         with self._changing:
-            bundle = self._current
+            bundle = self.cache.bundle
             level = bundle.manifest.level(name)
             with self._state:
                 if name not in bundle.slots:
@@ -191,7 +187,7 @@ class ModelHost:
         DeviceUnavailableError; the current bundle then stays in service.
         """
         with self._changing:
-            old = self._current
+            old = self.cache.bundle
             folder = Path(path) if path is not None else self.bundle_path
             new = self._read(folder)
             self._fill(new, set(old.slots))
@@ -219,8 +215,8 @@ class ModelHost:
         with self._changing:
             with self._state:
                 self._closed = True
-                slots = list(self._current.slots.values())
-                self._current.slots.clear()
+                slots = list(self.cache.bundle.slots.values())
+                self.cache.bundle.slots.clear()
             for slot in slots:
                 slot.translator.close(drain=drain)
             freed = self.cache.leaving()
@@ -249,8 +245,8 @@ class ModelHost:
         with self._state:
             selector = selector or Selector()
             level = self._resolve(selector, priority, characters)
-            slot = self._current.slots.get(level.name)
-            if level.name in self._current.loading:
+            slot = self.cache.bundle.slots.get(level.name)
+            if level.name in self.cache.bundle.loading:
                 raise UnavailableError(
                     f"level {level.name!r}, which this request chooses, is still loading; wait until the server's "
                     "health is SERVING"
@@ -258,18 +254,18 @@ class ModelHost:
             if slot is None:
                 raise self._not_loaded(level.name)
             slot.users += 1
-            version = self._current.manifest.version
+            version = self.cache.bundle.manifest.version
             chosen_by = selector.chosen_by
             return Lease(
                 slot, version, self._end, priority, call=call, model=self.name, code=code, chosen_by=chosen_by,
-                clock=self._clock, times=self._current.times,
+                clock=self._clock, times=self.cache.bundle.times,
             )  # fmt: skip
 
     def _not_loaded(self, name: str) -> LevelNotLoadedError:
         return LevelNotLoadedError(
             name,
             f"level {name!r} is not loaded; load it with `hmc admin load` (AdminService.LoadLevel), start the server "
-            f"with it in --levels, or choose one that is: {', '.join(self._current.slots)}",
+            f"with it in --levels, or choose one that is: {', '.join(self.cache.bundle.slots)}",
         )
 
     def _end(self, slot: Slot) -> None:
@@ -279,7 +275,7 @@ class ModelHost:
             self._state.notify_all()
 
     def _resolve(self, selector: Selector, priority: Priority, characters: int) -> Level:
-        current = self._current
+        current = self.cache.bundle
         if self._closed:
             raise UnavailableError(SHUTTING_DOWN)
         if current.default not in current.slots and not (self._on_demand and self._started):
@@ -308,23 +304,23 @@ class ModelHost:
         `status` has the failures of all levels.
         """
         with self._state:
-            slot = self._current.slots.get(self._current.default)
+            slot = self.cache.bundle.slots.get(self.cache.bundle.default)
         return slot.translator.failure if slot else None
 
     def serving(self) -> tuple[str, dict[str, bool]]:
         """The name of the default level; and for each level of the bundle, whether it is loaded and has not failed."""
         with self._state:
-            slots = self._current.slots
-            levels = self._current.manifest.levels
+            slots = self.cache.bundle.slots
+            levels = self.cache.bundle.manifest.levels
             working = {name for name, slot in slots.items() if slot.translator.failure is None}
-            return self._current.default, {level.name: level.name in working for level in levels}
+            return self.cache.bundle.default, {level.name: level.name in working for level in levels}
 
     def status(self) -> HostStatus:
         """The bundle and all its levels, loaded or not, in their order."""
         with self._state:
-            current = self._current
-            slots = dict(self._current.slots)
-            standings = self._standings(self._current)
+            current = self.cache.bundle
+            slots = dict(self.cache.bundle.slots)
+            standings = self._standings(self.cache.bundle)
         devices = sorted({slot.translator.device for slot in slots.values()})
         statuses = tuple(LevelStatus.read(current, slots, standing) for standing in standings)
         used = {use.device: use for slot in slots.values() for use in slot.translator.device_use}

@@ -287,7 +287,7 @@ class Server:
         return next((host.failure for host in self.models.hosts if host.eager and host.failure), None)
 
     def _check_running(self) -> None:
-        if self.draining:
+        if self._draining.is_set():
             raise UnavailableError(SHUTTING_DOWN, ELSEWHERE_S)
 
     def refresh(self) -> None:

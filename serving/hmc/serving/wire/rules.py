@@ -12,7 +12,7 @@ import protovalidate
 from buf.validate import validate_pb2
 from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
 from hmc.engine.requests.options import DecodeOptions
-from hmc.serving.requests.results import Alternative, Token, Translation
+from hmc.serving.requests.results import Token, Translation
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.wire.messages import from_proto, selector_from_proto
 from hmc.v1 import translation_pb2 as pb
@@ -168,11 +168,8 @@ def translation_bytes(translation: Translation) -> int:
         SEGMENT_BYTES + _tokens_bytes(s.tokens) + sum(len(p.encode()) + STRING_BYTES for p in s.source_pieces)
         for s in translation.segments
     )
-    return HYPOTHESIS_BYTES + pieces + sum(map(_hypothesis_bytes, translation.hypotheses))
-
-
-def _hypothesis_bytes(hypothesis: Alternative) -> int:
-    return HYPOTHESIS_BYTES + len(hypothesis.text.encode()) + _tokens_bytes(hypothesis.tokens)
+    hypotheses = sum(HYPOTHESIS_BYTES + len(h.text.encode()) + _tokens_bytes(h.tokens) for h in translation.hypotheses)
+    return HYPOTHESIS_BYTES + pieces + hypotheses
 
 
 def _tokens_bytes(tokens: Sequence[Token]) -> int:

@@ -86,7 +86,7 @@ class Entry:
         self._check_running()
         call.charged = isinstance(context, PlainCall) and context.charged
         if call.method in CHARGED and not call.charged:
-            gate.check_rate(principal)
+            gate.charge(principal, 1, only_look=True)
 
         def again() -> None:
             nonlocal version

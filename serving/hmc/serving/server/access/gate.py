@@ -159,18 +159,11 @@ class AccessGate:
         """Whether the rate of a caller may be limited."""
         return self._file is not None
 
-    def check_rate(self, caller: Principal) -> None:
-        """Raises RateLimitedError if the caller's rate does not permit a single text now. Nothing is counted."""
-        self._take(caller, 1, only_look=True)
-
-    def charge(self, caller: Principal, units: int) -> None:
+    def charge(self, caller: Principal, units: int, *, only_look: bool = False) -> None:
         """Counts texts of a call against the caller's rate. units: see `units`.
 
-        Raises RateLimitedError if the rate is used up; nothing is counted then.
+        Raises RateLimitedError if the rate is used up. Nothing is counted then, nor with `only_look`.
         """
-        self._take(caller, units, only_look=False)
-
-    def _take(self, caller: Principal, units: int, *, only_look: bool) -> None:
         allowance = self._allowance(caller)
         wait = 0.0 if allowance is None else allowance.take(units, only_look=only_look)
         if allowance is not None and wait > 0:
