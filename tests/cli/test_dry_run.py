@@ -158,8 +158,14 @@ def test_a_dry_run_reads_the_texts_to_their_end(hmc: Hmc, corpus: str, tmp_path:
         (("--nested-shrink", "0.5"), "--nested-shrink belongs to --nested-steps"),
         (("--eval-every", "7"), "--eval-every belongs to --nested-steps"),
         (("--bpe-dropout-copies", "4"), "--bpe-dropout-copies 4 belongs to --bpe-dropout"),
-        (("--nested-steps", "9", "--nested-heads", "importance", "--close-steps", "20"), "leave --close-steps out"),
-        (("--nested-steps", "9", "--nested-heads", "importance", "--settle-gates"), "leave --settle-gates out"),
+        (
+            ("--nested-steps", "9", "--nested-heads", "importance", "--close-steps", "20"),
+            "--close-steps is for gates",
+        ),
+        (
+            ("--nested-steps", "9", "--nested-heads", "importance", "--settle-gates"),
+            "--settle-gates is for gates",
+        ),
         (("--compile", "--device", "cpu"), "leave --compile out"),
     ],
 )

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hmc.artifact.errors import InvalidRequestError, plain_problem
-from hmc.cli.common.options import DRY_RUN, changed_options, opt
+from hmc.artifact.errors import InvalidRequestError
+from hmc.cli.common.options import DRY_RUN, given_options, opt
 from hmc.cli.prune_options import (
     DATA,
     OUTPUT,
     BudgetOptions,
-    LatencyOptions,
-    NestedOptions,
     ScheduleOptions,
-    TeacherOptions,
-    TrainingOptions,
+    check_options,
+    latency_options,
+    parse_settings,
+    setting_options,
 )
-
-if TYPE_CHECKING:
-    from hmc.artifact.model.heads import Kind
-    from hmc.training.pruning.settings import PruneSettings
 
 
 def command(
@@ -62,16 +57,13 @@ def command(
             metavar="FILE",
         ),
     ] = None,
-    eval_sentences: Annotated[int, opt(DATA, "Dev sentences scored before and after pruning.", metavar="N")] = 500,
     dry_run: Annotated[bool, opt(OUTPUT, DRY_RUN, "--dry-run")] = False,
     as_json: Annotated[bool, opt(OUTPUT, "Print the result as JSON.", "--json")] = False,
     *,
     budget: BudgetOptions,
-    latency: LatencyOptions,
-    training: TrainingOptions,
+    options: Annotated[Any, setting_options],
     schedule: ScheduleOptions,
-    nested: NestedOptions,
-    teaching: TeacherOptions,
+    latency: Annotated[Any, latency_options],
 ) -> None:
     """Find the heads and neurons that a model needs least, and remove them until exactly the given number is left.
 
@@ -86,13 +78,15 @@ def command(
     from hmc.artifact.model.ffn import parse_neuron_budgets
     from hmc.cli.common.consoles import note, show_checkpoints, show_plan
     from hmc.cli.common.outputs import check_run_folder
+    from hmc.cli.latency_pruning import LatencySettings, prune_by_latency
     from hmc.training.pruning.control import compared
     from hmc.training.pruning.request import PruneRequest, check_request, plan_pruning
     from hmc.training.pruning.run import prune
     from hmc.training.runs.processes import is_first_process
 
     check_run_folder(out)
-    _check_options(budget, latency, schedule, nested)
+    check_options(budget, latency, schedule, options)
+    served = LatencySettings(**given_options(latency))
     if not source and not (data and dev):
         raise InvalidRequestError("give --data and --dev (parallel text), or --source (plain source text)")
     if dry_run and (source or latency.target_speedup or latency.target_latency_ms):
@@ -100,7 +94,8 @@ def command(
             "--dry-run: what --source or a latency leads to is known only after translating or measuring; leave it "
             "out, or give --target-heads, --data and --dev"
         )
-    kinds = parse_kinds(budget.scope, "--scope")
+    kinds = parse_kinds(budget.scope or "all", "--scope")
+    settings = parse_settings(options, kinds)
     if source:
         from hmc.pipelines.distillation.settings import IMPORTED
         from hmc.pipelines.distillation.teacher import as_checkpoint
@@ -108,14 +103,13 @@ def command(
 
         checkpoint = as_checkpoint(checkpoint, out / FOLDER / IMPORTED)
     by_latency = bool(latency.target_speedup or latency.target_latency_ms)
-    targets = parse_budgets(budget.target_heads, kinds, partial(read_layout, checkpoint))
-    neurons = parse_neuron_budgets(budget.target_ffn)
+    targets = parse_budgets(budget.target_heads or "", kinds, partial(read_layout, checkpoint))
+    neurons = parse_neuron_budgets(budget.target_ffn or "")
     if schedule.nested_steps and neurons:
         raise InvalidRequestError(
             "--nested-steps serves head budgets with one set of weights: prune with --target-ffn alone first, then the "
             "heads of the result with --nested-steps"
         )
-    settings = _settings(kinds, eval_sentences, budget, schedule, training, nested, teaching)
     check_request(settings, neurons, schedule.nested_steps)
     corpora = list(data or ())
     request = PruneRequest(
@@ -125,14 +119,8 @@ def command(
         show_plan(plan_pruning(request).describe(), as_json)
         return
     if by_latency:
-        from hmc.cli.latency_pruning import prune_by_latency
-
-        precision = latency.serve_precision or ("fp16" if latency.serve == "cuda" else "int8")
-        served = latency.serve, precision, latency.serve_batch, latency.serve_beam, latency.serve_threads
-        prune_by_latency(
-            checkpoint, out, settings, (latency.target_speedup, latency.target_latency_ms), served,
-            (corpora, dev, source or []), latency.latency_table, as_json, control=schedule.control,
-        )  # fmt: skip
+        texts = (corpora, dev, source or [])
+        prune_by_latency(checkpoint, out, settings, served, texts, as_json, control=schedule.control)
         return
     if source:
         from hmc.cli.common.consoles import open_console
@@ -152,82 +140,3 @@ def command(
     written = prune(request)
     if is_first_process():
         show_checkpoints(written, as_json, compared(written))
-
-
-def _check_options(
-    budget: BudgetOptions, latency: LatencyOptions, schedule: ScheduleOptions, nested: NestedOptions
-) -> None:
-    """Raises InvalidRequestError for options that the others leave without effect."""
-    if latency.target_speedup or latency.target_latency_ms:
-        others = [*changed_options(budget), *(["--nested-steps"] if schedule.nested_steps else [])]
-        if others:
-            raise InvalidRequestError(
-                f"a latency decides on heads, neurons and layers together: leave {', '.join(others)} out, or "
-                "--target-speedup and --target-latency-ms"
-            )
-    elif unused := changed_options(latency):
-        raise InvalidRequestError(
-            f"{unused[0]} belongs to --target-speedup or --target-latency-ms: give one, or leave it out"
-        )
-    if not schedule.nested_steps:
-        if unused := changed_options(nested):
-            raise InvalidRequestError(
-                f"{unused[0]} belongs to --nested-steps: give a number of updates, or leave it out"
-            )
-    elif nested.nested_heads != "checkpoints":
-        closing = [name for name in changed_options(schedule) if name in ("--close-steps", "--recover-steps")]
-        closing += ["--settle-gates"] if budget.settle_gates else []
-        if closing:
-            raise InvalidRequestError(f"--nested-heads {nested.nested_heads} closes no gates: leave {closing[0]} out")
-
-
-def _settings(
-    kinds: Sequence[Kind],
-    eval_sentences: int,
-    budget: BudgetOptions,
-    schedule: ScheduleOptions,
-    training: TrainingOptions,
-    nested: NestedOptions,
-    teaching: TeacherOptions,
-) -> PruneSettings:
-    """Raises InvalidRequestError, which names the options, if a value is none that its setting takes."""
-    from pydantic import ValidationError
-
-    from hmc.training.pruning.settings import PruneSettings
-    from hmc.training.runs.recipe import RunSection
-
-    given = {**vars(budget), **vars(schedule), **vars(training), "scope": kinds}
-    given |= {"compile": training.compile_loss, "eval_every": nested.eval_every, "eval_sentences": eval_sentences}
-    sections = {
-        "distill": {
-            "weight": teaching.distill,
-            "temperature": teaching.temperature,
-            "teacher": str(teaching.teacher) if teaching.teacher else None,
-            "hidden": teaching.distill_hidden,
-            "attention": teaching.distill_attention,
-        },
-        "nested": {
-            "levels": nested.nested_levels,
-            "between": nested.nested_between,
-            "teacher": nested.nested_teacher,
-            "shrink": nested.nested_shrink,
-            "heads": nested.nested_heads,
-        },
-        "run": {name: given[name] for name in RunSection.model_fields if given.get(name) is not None},
-    }
-    own = {name: given[name] for name in PruneSettings.model_fields if name in given}
-    try:
-        return PruneSettings.model_validate(own | sections)
-    except ValidationError as error:
-        problems = [f"--{_option_of(e['loc'])} {e['input']}: {plain_problem(e)}" for e in error.errors()]
-        raise InvalidRequestError("; ".join(problems)) from error
-
-
-def _option_of(location: Sequence[int | str]) -> str:
-    """Returns the option that sets a setting, from the setting's place: `distill.weight` is `distill`."""
-    section = str(location[0])
-    name = str(location[-1])
-    if section in ("distill", "nested") and len(location) > 1:
-        own = {"weight": "distill", "temperature": "temperature", "teacher": "teacher"} if section == "distill" else {}
-        name = own.get(name, f"{section}_{name}")
-    return name.replace("_", "-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ def server_options() -> type:
     """The settings as options."""
     from hmc.serving.server.settings import ServerSettings
 
-    return options_of(ServerSettings, PANELS)
+    return options_of(ServerSettings.model_fields, PANELS)
 
 
 def command(
@@ -41,7 +41,7 @@ def command(
         ),
     ] = None,
     *,
-    options: server_options,  # type: ignore[valid-type]  # what it returns
+    options: Annotated[Any, server_options],
     config: Annotated[
         Path | None,
         opt(
@@ -76,12 +76,14 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.common.options import check_unused
+    from hmc.cli.common.options import check_unused, given_options
     from hmc.cli.running import serve_models, serve_on_ray
     from hmc.serving.server.configuration import as_toml, load, shown
     from hmc.serving.server.observing.logs import set_up
 
-    given = {name: value for name, value in {"bundles": bundles, **vars(options)}.items() if value is not None}
+    given = given_options(options)
+    if bundles is not None:
+        given["bundles"] = bundles
     # In a file or the environment they may stand for other servers.
     if given.get("device") == "cpu":
         reason = "works only on CUDA, and not with --device cpu: leave it out"

@@ -172,6 +172,7 @@ PLAIN = {
     "bool_type": "choose true or false",
     "string_type": "choose a text",
     "literal_error": "choose {expected}",
+    "value_error": "{error}",
     "greater_than": "choose more than {gt}",
     "greater_than_equal": "choose {ge} or more",
     "less_than": "choose less than {lt}",

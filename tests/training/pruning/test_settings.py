@@ -124,13 +124,13 @@ def test_a_pruning_is_as_long_as_the_training_was(provenance: dict[str, Any], up
 
 def test_a_pruning_computes_as_the_training_did(monkeypatch: pytest.MonkeyPatch) -> None:
     """But not on a CPU that has no products of bf16, where it would take seven times as long."""
-    monkeypatch.setattr("hmc.training.pruning.settings.computes_bf16", lambda _: True)
+    monkeypatch.setattr("hmc.training.runs.processes.computes_bf16", lambda _: True)
     mixed = {"from": {"recipe": {"run": {"precision": "bf16-mixed"}}}}
     assert PruneSettings().following(mixed).run.precision == "bf16-mixed"
     assert PruneSettings(run=RunSection(precision="32-true")).following(mixed).run.precision == "32-true"
     for unknown in ({}, {"recipe": {"run": {"precision": "fp4"}}}):
         assert PruneSettings().following(unknown).run.precision == "32-true"
-    monkeypatch.setattr("hmc.training.pruning.settings.computes_bf16", lambda _: False)
+    monkeypatch.setattr("hmc.training.runs.processes.computes_bf16", lambda _: False)
     assert PruneSettings().following(mixed).run.precision == "32-true"
 
 

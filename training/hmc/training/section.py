@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 class Section(BaseModel):
     """One table of a recipe. Unknown keys, infinity, NaN, and true or false in place of another type are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, defer_build=True
+    )
 
     @field_validator("*", mode="before")
     @classmethod

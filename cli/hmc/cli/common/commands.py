@@ -135,8 +135,9 @@ def _drop_unwritten() -> None:
 
 def guarded(command: Callable[..., R], *, bare: bool = False) -> Callable[..., R]:
     """Wraps a command: it takes --quiet and --verbose, and its errors are reported. A parameter that is a dataclass, or
-    a function that returns one, stands for several options, its fields. Each paragraph of the docstring is a line of
-    the help, which the terminal wraps. bare: without the options, which take time to make; it cannot be called."""
+    is annotated with a function that makes one, stands for several options, its fields. Each paragraph of the docstring
+    is a line of the help, which the terminal wraps. bare: without the options, which take time to make; it cannot be
+    called."""
 
     @functools.wraps(command)
     def run(*, quiet: bool = False, verbose: bool = False, **given: Any) -> R:
@@ -207,8 +208,10 @@ def _called(of: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _group(annotation: Any) -> type | None:
-    """The dataclass whose fields are options, if a parameter is annotated with one."""
-    made = annotation() if inspect.isfunction(annotation) else annotation
+    """The dataclass whose fields are options, if a parameter is annotated with one, or with a function that makes
+    it."""
+    makers = filter(inspect.isfunction, getattr(annotation, "__metadata__", ()))
+    made = next((make() for make in makers), annotation)
     return made if isinstance(made, type) and is_dataclass(made) else None
 
 

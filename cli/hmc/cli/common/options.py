@@ -6,14 +6,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
     from hmc.artifact.precisions import Precision
     from hmc.serving.client import Client
@@ -72,38 +73,39 @@ def opt(panel: str, text: str, *names: str, metavar: str | None = None, **more: 
     return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **more)
 
 
-def options_of(settings: type[BaseModel], panels: Mapping[str, str]) -> type:
-    """A dataclass with an option for each field of settings, under its name and with its meaning as help. The value of
-    an option that is not given is None: the default of the settings counts then.
+def options_of(fields: Mapping[str, FieldInfo], panels: Mapping[str, str]) -> type:
+    """A dataclass with an option for each setting, with its meaning as help. The value of an option that is not given
+    is None: the default of the settings counts then.
 
-    panels: field → the panel of `--help` that begins with it.
+    fields: option → the setting. panels: option → the panel of `--help` that begins with it.
     """
     panel = ""
     options = []
-    for name, field in settings.model_fields.items():
+    for name, field in fields.items():
         panel = panels.get(name, panel)
-        parts = get_args(field.annotation) or (field.annotation,)
-        kind = next((kind for kind in (bool, int, float, str, Path) if kind in parts), str)
+        types = [part for part in get_args(field.annotation) or (field.annotation,) if part is not NoneType]
+        kind = types[0] if len(types) == 1 and types[0] in (bool, int, float, Path) else str
+        values = get_args(types[0]) or types
+        choices = "|".join(values) if isinstance(values[0], str) else None  # it is a Literal
+        metavar = next((each for each in field.metadata if isinstance(each, str)), choices)
         names = [f"{dashed(name)}/{dashed(f'no_{name}')}"] if kind is bool else []
         meaning = " ".join((field.description or "").split())
-        for other in settings.model_fields:
+        for other in fields:
             meaning = meaning.replace(f"`{other}`", dashed(other))
-        metavar = next((each for each in field.metadata if isinstance(each, str)), None)
-        shown = kind is not bool and field.default is not None and str(field.default)
+        shown = kind is not bool and field.default not in (None, ()) and str(field.default)
         option = opt(panel, meaning, *names, metavar=metavar, show_default=shown)
         options.append((name, Annotated[kind | None, option], None))
-    return make_dataclass(f"{settings.__name__}Options", options, frozen=True)
+    return make_dataclass("Options", options, frozen=True)
+
+
+def given_options(options: Any) -> dict[str, Any]:
+    """The options of a group that are given."""
+    return {name: value for name, value in vars(options).items() if value is not None}
 
 
 def dashed(name: str) -> str:
     """The option of a parameter: `--max-rows` for `max_rows`."""
     return f"--{name.replace('_', '-')}"
-
-
-def changed_options(options: Any) -> list[str]:
-    """The fields of a dataclass of options that do not have their default value."""
-    changed = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
-    return list(map(dashed, changed))
 
 
 def check_unused(reason: str, **given: object) -> None:

@@ -65,7 +65,7 @@ class ServerSettings(SettingsModel):
     gpu_memory: Annotated[str | None, "SIZE"] = None
     """Most memory that the levels of this process may reserve on each CUDA device for weights and caches: 8GiB, 500MB,
     bytes, or a share of what is free at the start. Default: 80%."""
-    gpu_attention: Annotated[CudaAttention, "NAME"] = "plain"
+    gpu_attention: CudaAttention = "plain"
     """How CUDA computes attention. plain: no plans for shapes; efficient: also fused kernels; cudnn: cuDNN, which
     builds a plan for every new shape."""
     executor: Annotated[AnyExecutor, "NAME"] = "auto"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from hmc.training.section import Section
@@ -14,15 +16,19 @@ class DistillSection(Section):
     """
 
     weight: float = Field(default=0.0, ge=0, le=1)
-    """w: share of the teacher. 0: the loss is the cross entropy alone."""
+    """Weight w of the difference from a teacher's distributions in the loss, such as 0.9; the rest is the cross
+    entropy. 0: the cross entropy alone."""
     temperature: float = Field(default=1.0, gt=0)
-    """T: the logits of both are divided by it. The factor T² keeps the size of the gradient (Hinton et al. 2015)."""
+    """The logits of teacher and student are divided by this T. The factor T² keeps the size of the gradient (Hinton et
+    al. 2015)."""
     hidden: float = Field(default=0.0, ge=0)
-    """h: weight of the mean squared difference of layer outputs, the mean over all layers (Romero et al. 2015)."""
+    """Weight h of the mean squared difference from the teacher's layer outputs, the mean over all layers (Romero et al.
+    2015)."""
     attention: float = Field(default=0.0, ge=0)
-    """a: weight of the mean squared difference of attention outputs after W_O, the mean over all attentions."""
-    teacher: str | None = None
-    """Checkpoint of the teacher. Default: the checkpoint that the student starts from."""
+    """Weight a of the mean squared difference from the teacher's attention outputs after W_O, the mean over all
+    attentions."""
+    teacher: Annotated[str | None, "CKPT"] = None
+    """Checkpoint of the teacher, with the same vocabulary. Default: the checkpoint that the student starts from."""
 
     @property
     def compares_layers(self) -> bool:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, field_validator
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, Kind
-from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
-from hmc.training.runs.processes import computes_bf16
 from hmc.training.runs.recipe import OptimizerName, Precision, RunSection, TokenizerSection, TrainSection
 from hmc.training.section import Section
+
+if TYPE_CHECKING:
+    from hmc.training.data.corpus import Splitting
 
 LEAST_STEPS = 50
 MOST_STEPS = 1500
@@ -24,34 +25,34 @@ class NestedSection(Section):
     """Nested fine-tuning: one set of weights for several head budgets, which are its levels."""
 
     levels: Literal["one", "sandwich", "smallest"] = "sandwich"
-    """Levels that an update trains. `one`: one of them, drawn uniformly. `sandwich`: the largest, the smallest and one
-    between, whose gradients are added (Yu & Huang 2019, section 3.2). `smallest`: that one alone, which is then the
-    only one that is scored."""
+    """Levels that an update trains. one: one of them, drawn uniformly. sandwich: the largest, the smallest and one
+    between, whose gradients are added (Yu & Huang 2019, section 3.2). smallest: that one alone, which is then the only
+    one that is scored."""
     between: Literal["budgets", "any"] = "budgets"
     """The level between: one of the budgets, or any number of heads from the smallest to the largest."""
     teacher: Literal["frozen", "in-place"] = "frozen"
     """With `distill`: levels learn from a frozen teacher, or from the largest level in the same update (Yu & Huang
     2019, section 3.4), which itself learns from the text alone."""
-    shrink: float = Field(default=0.0, ge=0, le=0.9)
+    shrink: Annotated[float, "SHARE"] = Field(default=0.0, ge=0, le=0.9)
     """First share of the updates, over which the number of heads of every level falls linearly from all heads."""
     heads: Literal["checkpoints", "gates", "importance", "both"] = "checkpoints"
-    """What ranks the heads. `checkpoints`: how many of the pruned checkpoints kept them, then log α. The others need
-    no closing stages: log α of the source, its importance (Michel et al. 2019), or the mean of both ranks."""
+    """What ranks the heads. checkpoints: how many of the pruned checkpoints kept them, then log α. The others need no
+    closing stages: log α of the source (gates), its importance (Michel et al. 2019), or the mean of both ranks."""
 
 
 class PruneSettings(Section):
     """How heads and neurons are closed. Every budget has two stages: gates close, then weights recover."""
 
     close_steps: int | None = Field(default=None, ge=10)
-    """Updates of a closing stage. The budget falls linearly over the first 60 %; in the last 30 % gates are pressed to
-    decide. Default: as the checkpoint's own training was long (`following`)."""
+    """Updates for each budget in which gates close. The budget falls linearly over the first 60 %; in the last 30 %
+    gates are pressed to decide. Default: a quarter of the checkpoint's updates, 50 to 1,500."""
     recover_steps: int | None = Field(default=None, ge=0)
-    """Updates of a recovery stage: the layout is fixed, and the learning rate falls linearly to zero. Default: as for
-    `close_steps`."""
+    """Updates for each budget after the gates have closed: the heads no longer change, and the learning rate falls
+    linearly to zero. Default: as for `close_steps`."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Learning rate of the weights; constant while gates close."""
     optimizer: OptimizerName = "adam"
-    """As that of a recipe (`TrainSection.optimizer`). Gates are always Adam's."""
+    """adam; or muon, which is Muon for the matrices of the layers and Adam for all else. Gates are always Adam's."""
     warmup_steps: int = Field(default=1, ge=1)
     """First updates of the run, over which the learning rate of the weights rises linearly."""
     gate_rate: float = Field(default=0.1, gt=0)
@@ -59,30 +60,32 @@ class PruneSettings(Section):
     initial_log_alpha: float = 2.0
     """log α that gates start at."""
     l0_lambda: float | None = Field(default=None, gt=0)
-    """λ of Voita et al. 2019, in nats per token and expected open head; replaces budgets. The objective is the paper's,
-    L_xent + λ · Σ(1 - P(g = 0)), and nothing more."""
+    """Instead of budgets: the λ of Voita et al. 2019, in nats per token and expected open head. The objective is the
+    paper's, L_xent + λ · Σ(1 - P(g = 0)), and nothing more; some gates may stay undecided."""
     settle_gates: bool = False
-    """With l0_lambda: add what budgets always have. In the last 30 % of closing, gates are pressed to decide; in the
+    """With `l0_lambda`: add what budgets always have. In the last 30 % of closing, gates are pressed to decide; in the
     last 15 % the decision is fixed and every log α moves to its end."""
     scope: tuple[Kind, ...] = Field(default=KINDS, min_length=1)
     """Kinds whose heads get gates; heads of other kinds stay open (Voita et al. 2019, 6.2: encoder_self alone)."""
     freeze: Literal["encoder", "decoder", "matrices"] | None = None
     """Stack whose weights do not change, nor the embeddings that both stacks share. Gates and masks still act on it.
-    Voita et al. 2019, 6.2, freeze the decoder, so that functions of encoder heads cannot move there. `matrices`: only
+    Voita et al. 2019, 6.2, freeze the decoder, so that functions of encoder heads cannot move there. matrices: only
     layer norms and biases learn."""
     batch_tokens: int = Field(default=4096, ge=16)
-    """Tokens in a batch, padding included: twice its rows × its longest side."""
+    """Source and target tokens of a batch, padding included: twice its rows × its longest side."""
     accumulate: int = Field(default=1, ge=1)
     """Batches in one update; their gradients are summed."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Share of activations dropped while training."""
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-    max_length: int = Field(default=128, ge=4)
-    """Longest sentence used for training, in tokens with EOS."""
+    max_length: Annotated[int, "TOKENS"] = Field(default=128, ge=4)
+    """Longest sentence used for training, in tokens with EOS; longer pairs are left out, and counted."""
     bpe_dropout: float | None = Field(default=None, ge=0, lt=1)
-    """Probability of skipping a merge in training text. Default: that of the recipe of the checkpoint, or 0."""
+    """Probability of skipping a BPE merge in training text. Default: that of the recipe of the checkpoint, or 0."""
     bpe_dropout_copies: int | None = Field(default=None, ge=1)
     """Segmentations that BPE-dropout draws of each pair. Default: that of the recipe of the checkpoint, or 8."""
     seed: int = Field(default=1, ge=0, le=2**32 - 1)
+    """Seed of gates, batches and dropout."""
     distill: DistillSection = DistillSection()
     """What is learned from a teacher; by default the checkpoint that is pruned."""
     nested: NestedSection = NestedSection()
@@ -137,6 +140,8 @@ class PruneSettings(Section):
 
         Raises InvalidRequestError for a number of segmentations without BPE-dropout.
         """
+        from hmc.training.runs.processes import computes_bf16  # loads PyTorch
+
         found = self._with_subwords_of(provenance)
         updates = _own_updates(provenance)
         steps = MOST_STEPS if updates is None else min(MOST_STEPS, max(LEAST_STEPS, round(updates / 4)))
@@ -159,6 +164,8 @@ class PruneSettings(Section):
 
     def segmentation(self) -> Splitting:
         """Returns how training text is split into tokens."""
+        from hmc.training.data.corpus import Splitting
+
         if not self.bpe_dropout:
             return Splitting()
         return Splitting(self.bpe_dropout, self.bpe_dropout_copies or 1, self.seed)

@@ -137,6 +137,7 @@ class RunSection(Section):
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the run computes. auto: on CUDA if there is a device."""
     precision: Precision = "32-true"
     """`bf16-mixed`: products in bf16 (autocast), weights and moments in fp32."""
     compile: bool = False
@@ -146,7 +147,7 @@ class RunSection(Section):
     log_every: int = Field(default=50, ge=1)
     save_every: int = Field(default=500, ge=1)
     """Updates between saved states, from which a run resumes."""
-    eval_every: Annotated[int | Literal["epoch"], PlainValidator(_updates_or_epoch)] = 500
+    eval_every: Annotated[int | Literal["epoch"], PlainValidator(_updates_or_epoch), "N|epoch"] = 500
     """Updates between dev evaluations, or `epoch`: one after each pass over the training text. Each evaluation writes a
     checkpoint."""
     eval_sentences: int = Field(default=500, ge=1)
