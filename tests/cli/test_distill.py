@@ -41,7 +41,7 @@ def test_as_text_and_as_json(hmc: Hmc, english: Path, tmp_path: Path) -> None:
 def test_refusals(hmc: Hmc, english: Path, tmp_path: Path) -> None:
     for words, message in (
         (("--source", tmp_path / "absent"), "no such file"),
-        (("--source", english, "--keep", "copies"), "choose among unfinished, copy"),
+        (("--source", english, "--keep", "copies"), "--keep copies: choose 'unfinished', 'copy'"),
         (("--source", english, "--beam", "99"), "--beam 99: choose 1 to 16"),
     ):
         ran = hmc("distill", CHECKPOINT, *words, "-o", tmp_path / "out")

@@ -35,20 +35,20 @@ def send_at(moment: str) -> None:
 
 
 def main() -> None:
-    from hmc.cli import prune
     from hmc.cli.main import main as hmc
 
+    prune: Any = import_module("hmc.cli.prune")
     moment = sys.argv.pop(1)
     if moment != "none":
         send_at(moment)
-    settings = prune._settings
+    settings = prune.parse_settings
 
     def of_several(*arguments: Any) -> Any:
         made = settings(*arguments)
         run = made.run.model_copy(update={"devices": int(os.environ.get("HMC_TEST_PROCESSES", "1"))})
         return made.model_copy(update={"run": run})
 
-    prune._settings = of_several  # type: ignore[assignment]
+    prune.parse_settings = of_several
     hmc()
 
 

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hmc.cli.common.options import opt
+from hmc.cli.common.options import check_unused, given_options, opt, options_of
 
 TEXT = "Text"
-SEARCH = "Search"
 FILTER = "What is dropped"
-WHERE = "Where it runs"
 OUTPUT = "Output"
+PANELS = {
+    "max_length": TEXT,
+    "beam": "Search",
+    "precision": "Where it runs",
+    "shard_lines": OUTPUT,
+    "max_length_ratio": FILTER,
+}
+
+
+def setting_options() -> type:
+    """The settings that are options under their own names."""
+    from hmc.pipelines.distillation.filters import Filters
+    from hmc.pipelines.distillation.settings import DistillSettings
+
+    fields = DistillSettings.model_fields | Filters.model_fields
+    del fields["deduplicate"], fields["keep"]
+    return options_of(fields, PANELS)
 
 
 def command(
@@ -45,20 +60,9 @@ def command(
     dev: Annotated[
         int, opt(TEXT, "Sentence pairs to hold out as dev text, spread evenly; at most a tenth of all.", metavar="N")
     ] = 0,
-    max_length: Annotated[int, opt(TEXT, "Longest source sentence in tokens; longer ones are dropped.")] = 128,
     keep_duplicates: Annotated[
         bool, opt(TEXT, "Translate a source line each time that it occurs.", "--keep-duplicates")
     ] = False,
-    beam: Annotated[int, opt(SEARCH, "Hypotheses of the teacher's search.")] = 4,
-    n_best: Annotated[
-        int,
-        opt(
-            SEARCH,
-            "Number of translations that are kept of each sentence, with their scores. The training text gets the "
-            "best one, or with --reference the one nearest to the reference.",
-        ),
-    ] = 1,
-    length_penalty: Annotated[float, opt(SEARCH, "Hypotheses are ranked by log P / length ^ this.")] = 1.0,
     keep: Annotated[
         list[str] | None,
         opt(
@@ -67,31 +71,9 @@ def command(
             metavar="REASON",
         ),
     ] = None,
-    max_length_ratio: Annotated[
-        float | None,
-        opt(
-            FILTER,
-            "Drop a pair whose longer side has more tokens than this times the shorter one, plus 5.",
-            show_default="2.5",
-        ),
-    ] = None,
-    max_repeats: Annotated[
-        int | None,
-        opt(
-            FILTER,
-            "Drop a translation in which a sequence of words follows itself more often than this, unless the "
-            "source does the same.",
-            show_default="2",
-        ),
-    ] = None,
-    precision: Annotated[str, opt(WHERE, "Precision of the teacher. auto: int8, and fp16 on CUDA.")] = "auto",
-    device: Annotated[str, opt(WHERE, "auto, cpu, cuda or cuda:N.")] = "auto",
-    workers: Annotated[int, opt(WHERE, "Batches that run at once on a CPU. 0: one for each core.")] = 0,
-    threads: Annotated[int, opt(WHERE, "Threads of each worker. 0: one.")] = 0,
-    shard_lines: Annotated[
-        int, opt(OUTPUT, "Source lines in each file of translations; a killed run repeats at most two files.")
-    ] = 2000,
     as_json: Annotated[bool, opt(OUTPUT, "Print the result as JSON.", "--json")] = False,
+    *,
+    options: Annotated[Any, setting_options],
 ) -> None:
     """Translate plain text with a model, as training text for a smaller one (sequence-level knowledge distillation).
 
@@ -101,7 +83,6 @@ def command(
 
     from hmc.artifact.stopping import stoppable
     from hmc.cli.common.consoles import open_console
-    from hmc.cli.common.options import check_unused
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.progress import translating
     from hmc.pipelines.distillation.filters import Filters
@@ -109,28 +90,16 @@ def command(
     from hmc.pipelines.distillation.settings import DistillSettings
 
     check_run_folder(out)
+    given = given_options(options)
     kept = keep or []
     if "length_ratio" in kept:
-        check_unused("drops nothing with --keep length_ratio: leave one of them out", max_length_ratio=max_length_ratio)
+        reason = "drops nothing with --keep length_ratio: leave one of them out"
+        check_unused(reason, max_length_ratio=options.max_length_ratio)
     if "loop" in kept:
-        check_unused("drops nothing with --keep loop: leave one of them out", max_repeats=max_repeats)
-    filters = Filters(
-        tuple(kept),  # type: ignore[arg-type]  # checked there
-        Filters.max_length_ratio if max_length_ratio is None else max_length_ratio,
-        Filters.max_repeats if max_repeats is None else max_repeats,
-    )
-    settings = DistillSettings(
-        beam=beam,
-        n_best=n_best,
-        length_penalty=length_penalty,
-        max_length=max_length,
-        deduplicate=not keep_duplicates,
-        shard_lines=shard_lines,
-        precision=precision,
-        device=device,
-        workers=workers,
-        threads=threads,
-    )
+        check_unused("drops nothing with --keep loop: leave one of them out", max_repeats=options.max_repeats)
+    limits = {name: given.pop(name) for name in Filters.model_fields if name in given}
+    filters = Filters(**limits, keep=kept)  # type: ignore[arg-type]  # checked there
+    settings = DistillSettings(deduplicate=not keep_duplicates, **given)
     said = f"what is in {out} is kept; the same command goes on"  # while it reads the text: then `distill` says more
     with stoppable(lambda: said), translating(open_console(stderr=True)) as (report, step):
         found = distill(

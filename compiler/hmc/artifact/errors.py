@@ -61,6 +61,10 @@ class InvalidRequestError(HmcError):
         self.violations = tuple(violations)
 
 
+class ConfigurationError(InvalidRequestError):
+    """A wrong setting. The message names it as its reader wrote it: an option, a variable, or a key of a file."""
+
+
 class TooLargeError(InvalidRequestError):
     """A request beyond a limit of the server, or of its caller; the message names the limit."""
 
@@ -173,10 +177,10 @@ PLAIN = {
     "string_type": "choose a text",
     "literal_error": "choose {expected}",
     "value_error": "{error}",
-    "greater_than": "choose more than {gt}",
-    "greater_than_equal": "choose {ge} or more",
-    "less_than": "choose less than {lt}",
-    "less_than_equal": "choose {le} or less",
+    "greater_than": "choose more than {gt:.10g}",
+    "greater_than_equal": "choose {ge:.10g} or more",
+    "less_than": "choose less than {lt:.10g}",
+    "less_than_equal": "choose {le:.10g} or less",
 }
 """Type of a problem that Pydantic finds → what to do about it."""
 

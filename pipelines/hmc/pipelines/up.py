@@ -221,7 +221,7 @@ def _translated(settings: UpSettings, checkpoint: Path, report: Report, step: St
 
     Raises InvalidRequestError if there is nothing that the model can translate.
     """
-    from hmc.pipelines.distillation.filters import REASONS, Filters
+    from hmc.pipelines.distillation.filters import SUSPICIONS, Filters
     from hmc.pipelines.distillation.results import TRAIN
     from hmc.pipelines.distillation.run import distill
     from hmc.pipelines.distillation.settings import TEACHER, DistillSettings
@@ -237,7 +237,7 @@ def _translated(settings: UpSettings, checkpoint: Path, report: Report, step: St
     texts = others if len(others) >= SENTENCES // 2 else texts
     stride = max(1, len(texts) // SENTENCES)
     write_whole(lines, "".join(f"{text}\n" for text in texts[::stride][:SENTENCES]))
-    every = Filters(tuple(reason for reason in REASONS if reason != "no_text"))
+    every = Filters(keep=SUSPICIONS)
     distill(checkpoint, [lines], folder, DistillSettings(precision="fp32"), every, report=report, step=step)
     rmtree(folder / TEACHER, ignore_errors=True)
     source, target = (folder / name for name in TRAIN)

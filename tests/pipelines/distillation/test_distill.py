@@ -244,7 +244,7 @@ def test_two_processes_do_not_write_one_folder(whole: Path, text: Path) -> None:
         ({"max_length": 2}, "max_length 2: choose 4"),
         ({"shard_lines": 0}, "shard_lines 0"),
         ({"workers": -1}, "workers -1"),
-        ({"precision": "int7"}, "'int7': choose auto"),
+        ({"precision": "int7"}, "precision int7: choose 'auto', 'fp32'"),
     ],
 )
 def test_settings_out_of_range(changes: dict[str, object], message: str) -> None:
@@ -253,6 +253,6 @@ def test_settings_out_of_range(changes: dict[str, object], message: str) -> None
 
 
 def test_a_precision_for_another_device(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="fp16 is for cuda, and --device is cpu"):
+    with pytest.raises(InvalidRequestError, match="fp16: it is for cuda, and not for cpu"):
         distill(CHECKPOINT, [text], tmp_path / "d", DistillSettings(precision="fp16", device="cpu"))
     assert not (tmp_path / "d").exists()

@@ -89,8 +89,8 @@ def test_a_reason_can_be_kept() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"keep": ("copies",)}, "'copies': choose among unfinished, copy, loop, length_ratio"),
-        ({"keep": ("no_text",)}, "'no_text': choose among"),
+        ({"keep": ("copies",)}, "keep copies: choose 'unfinished', 'copy', 'loop' or 'length_ratio'"),
+        ({"keep": ("no_text",)}, "keep no_text: choose"),
         ({"max_length_ratio": 0.5}, "max_length_ratio 0.5: choose 1 or more"),
         ({"max_length_ratio": float("nan")}, "max_length_ratio nan"),
         ({"max_repeats": 0}, "max_repeats 0: choose 1 or more"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.artifact.marian.opus import opus_directory
@@ -71,12 +72,12 @@ def test_two_vocabularies_are_compiled_once_and_translate(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_precision_follows_the_device(
-    monkeypatch: pytest.MonkeyPatch, cuda: bool, device: str, precision: str, expected: str
+    monkeypatch: pytest.MonkeyPatch, cuda: bool, device: str, precision: Any, expected: str
 ) -> None:
     monkeypatch.setattr("hmc.pipelines.distillation.teacher.cuda_available", lambda: cuda)
     assert precision_of(DistillSettings(device=device, precision=precision)) == expected
 
 
 def test_a_precision_for_another_device() -> None:
-    with pytest.raises(InvalidRequestError, match="int8 is for cpu, and --device is cuda:0"):
+    with pytest.raises(InvalidRequestError, match="int8: it is for cpu, and not for cuda:0"):
         precision_of(DistillSettings(device="cuda:0", precision="int8"))

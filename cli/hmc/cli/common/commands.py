@@ -23,7 +23,14 @@ from typer.core import TyperCommand, TyperOption
 from typer.models import OptionInfo
 
 from hmc.artifact.distribution import how_to_install
-from hmc.artifact.errors import HmcError, InternalServiceError, RetryableError, plain_problem, renamed
+from hmc.artifact.errors import (
+    ConfigurationError,
+    HmcError,
+    InternalServiceError,
+    RetryableError,
+    plain_problem,
+    renamed,
+)
 from hmc.artifact.stopping import Stopped
 from hmc.cli.common.consoles import say
 from hmc.cli.common.options import dashed, opt
@@ -112,9 +119,8 @@ def reported(options: Mapping[str, str] | None = None, given: Mapping[str, Any] 
             raise
         code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
     except HmcError as error:
-        unset = {name for name, value in given.items() if value is None}  # it may be set elsewhere
-        known = {field: options[field] for field in options if OF_FIELDS.get(field, field) not in unset}
-        code = complain(renamed(str(error), known), _exit_code(error))
+        named = {} if isinstance(error, ConfigurationError) else options
+        code = complain(renamed(str(error), named), _exit_code(error))
     except OSError as error:
         said = _said(error, given.get("out"))
         if said is None:

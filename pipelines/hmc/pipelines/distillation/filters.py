@@ -6,15 +6,18 @@ tried without translating again.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from hmc.artifact.errors import InvalidRequestError
+from pydantic import Field
+
+from hmc.artifact.settings import SettingsModel
 
 Skipped = Literal["empty", "duplicate", "too_long"]
 """Why a source line is not translated."""
-Reason = Literal["no_text", "unfinished", "copy", "loop", "length_ratio"]
-"""Why a translation is dropped."""
+Suspicion = Literal["unfinished", "copy", "loop", "length_ratio"]
+SUSPICIONS: tuple[Suspicion, ...] = get_args(Suspicion)
+Reason = Literal["no_text", Suspicion]
+"""Why a translation is dropped. Only suspicions can be left out."""
 REASONS: tuple[Reason, ...] = get_args(Reason)
 SLACK = 5
 """Tokens by which lengths may differ beyond their ratio: short sentences differ more."""
@@ -24,30 +27,20 @@ SPACED = 16
 """Characters per space above which a text is taken to be written without spaces; its characters are then its words."""
 
 
-@dataclass(frozen=True)
-class Filters:
+class Filters(SettingsModel):
     """Which translations are dropped. Raises InvalidRequestError if a value is out of range."""
 
-    keep: tuple[Reason, ...] = ()
-    """Reasons that do not drop a translation. `no_text` cannot be among them."""
-    max_length_ratio: float = 2.5
-    """The longer side may have this times the tokens of the shorter one, plus SLACK."""
-    max_repeats: int = 2
-    """How often a sequence of words may follow itself, if the source has no such repetition: 2 is "ha ha"."""
-
-    def __post_init__(self) -> None:
-        for reason in self.keep:
-            if reason not in REASONS or reason == "no_text":
-                known = ", ".join(name for name in REASONS if name != "no_text")
-                raise InvalidRequestError(f"keep {reason!r}: choose among {known}")
-        if not self.max_length_ratio >= 1:
-            raise InvalidRequestError(f"max_length_ratio {self.max_length_ratio}: choose 1 or more")
-        if self.max_repeats < 1:
-            raise InvalidRequestError(f"max_repeats {self.max_repeats}: choose 1 or more")
+    keep: tuple[Suspicion, ...] = ()
+    """Reasons that do not drop a translation."""
+    max_length_ratio: float = Field(default=2.5, ge=1)
+    """Drop a pair whose longer side has more tokens than this times the shorter one, plus 5."""
+    max_repeats: int = Field(default=2, ge=1)
+    """Drop a translation in which a sequence of words follows itself more often than this, unless the source does the
+    same: 2 is "ha ha"."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the settings as JSON values."""
-        return asdict(self) | {"keep": sorted(self.keep)}
+        return self.model_dump() | {"keep": sorted(self.keep)}
 
     def reason_to_drop(
         self, source: str, target: str, *, source_tokens: int, target_tokens: int, unfinished: bool

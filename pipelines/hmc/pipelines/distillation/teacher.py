@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 from hmc.artifact.bundle.manifest import MANIFEST
 from hmc.artifact.checkpoint.checkpoint import FORMAT, checkpoint_digest, is_marian, save_checkpoint
@@ -50,11 +49,12 @@ def precision_of(settings: DistillSettings) -> Precision:
     cuda = settings.device.startswith("cuda") or (settings.device == "auto" and cuda_available())
     if settings.precision == "auto":
         return "fp16" if cuda else "int8"
-    precision = cast(Precision, settings.precision)
-    made_for = PRECISIONS[precision].device
+    made_for = PRECISIONS[settings.precision].device
     if settings.device != "auto" and made_for != settings.device.partition(":")[0]:
-        raise InvalidRequestError(f"--precision {precision} is for {made_for}, and --device is {settings.device}")
-    return precision
+        raise InvalidRequestError(
+            f"precision {settings.precision}: it is for {made_for}, and not for {settings.device}"
+        )
+    return settings.precision
 
 
 def compile_teacher(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.errors import InvalidRequestError, renamed
+from hmc.artifact.errors import ConfigurationError, InvalidRequestError, renamed
 from hmc.artifact.git_lfs import why
 from hmc.serving.server.settings import ServeSettings
 
@@ -105,7 +105,7 @@ def load(given: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     except InvalidRequestError as error:
         places = {key: _place(key, origins[key], value) for key, value in values.items()}
         named = [each.named(places[each.field]) for each in error.violations]
-        raise InvalidRequestError("; ".join(named) or renamed(str(error), places)) from error
+        raise ConfigurationError("; ".join(named) or renamed(str(error), places)) from error
 
 
 def _read(file: Path) -> dict[str, Any]:
