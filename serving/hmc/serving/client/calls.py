@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
 from hmc.artifact.errors import InvalidRequestError
@@ -20,15 +19,12 @@ from hmc.serving.requests.results import (
     Answer,
     DocumentPiece,
     LevelInfo,
-    LevelList,
-    ModelInfo,
     Partial,
-    ServerStatus,
     StreamAnswer,
 )
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.wire import messages as converters
-from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
+from hmc.serving.wire.metadata import ALLOWED, new_id
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
@@ -89,14 +85,19 @@ class Call(Generic[T]):
     """The message that is sent; None for a stream of them."""
     convert: Callable[[Any], T]
     timeout: float | None
-    request_id: str
+    request_id: str | None
+    """The name of the call. None: a new one is made."""
     admin: bool = False
     """Whether it is a method of AdminService. It is then about one server, and never sent again."""
 
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What is sent beside the request."""
-        return ((KEY, self.request_id),)
+    def __post_init__(self) -> None:
+        """Raises InvalidRequestError if the name is malformed."""
+        if self.request_id is None:
+            object.__setattr__(self, "request_id", new_id())
+        elif not ALLOWED.fullmatch(self.request_id):
+            raise InvalidRequestError(
+                f"request_id {self.request_id!r}: give 1 to 128 letters, digits and . _ : / + = @ -"
+            )
 
 
 def translate(
@@ -122,7 +123,7 @@ def translate(
         **_handling(segmentation, keep),
         **settings(level, options, **model),
     )
-    return Call("Translate", request, converters.answer_from_proto, timeout, name(request_id))
+    return Call("Translate", request, converters.answer_from_proto, timeout, request_id)
 
 
 def translate_document(
@@ -140,7 +141,7 @@ def translate_document(
     check_text(text, "text")
     chosen = settings(level, options, **model)
     request = pb.TranslateDocumentRequest(text=text, **_handling(segmentation, keep), **chosen)
-    return Call("TranslateDocument", request, partial(converters.from_proto, DocumentPiece), timeout, name(request_id))
+    return Call("TranslateDocument", request, partial(converters.from_proto, DocumentPiece), timeout, request_id)
 
 
 def translate_tokens(
@@ -157,7 +158,7 @@ def translate_tokens(
     check_text(text, "text")
     check_text(target_prefix, "target_prefix")
     request = pb.TranslateTokensRequest(text=text, target_prefix=target_prefix, **settings(level, options, **model))
-    return Call("TranslateTokens", request, converters.partial_from_proto, timeout, name(request_id))
+    return Call("TranslateTokens", request, converters.partial_from_proto, timeout, request_id)
 
 
 def translate_stream(
@@ -173,7 +174,7 @@ def translate_stream(
     """See `Client.translate_stream`. Returns the call without its requests, which the window makes of the texts."""
     check_whole("in_flight", in_flight, 1)
     window = Window(settings(level, options, **model), in_order=in_order, in_flight=in_flight)
-    return Call("TranslateStream", None, window.answer, timeout, name(request_id)), window
+    return Call("TranslateStream", None, window.answer, timeout, request_id), window
 
 
 def score(
@@ -190,26 +191,7 @@ def score(
     check_list(texts, "texts")
     check_list(references, "references")
     request = pb.ScoreRequest(texts=texts, references=references, **settings(level, options, **model))
-    return Call("Score", request, converters.answer_from_proto, timeout, name(request_id))
-
-
-def models(timeout: float | None, request_id: str | None) -> Call[tuple[ModelInfo, ...]]:
-    """See `Client.models`."""
-    return Call("ListModels", pb.ListModelsRequest(), converters.models_from_proto, timeout, name(request_id))
-
-
-def levels(timeout: float | None, model: str | None, request_id: str | None) -> Call[LevelList]:
-    """See `Client.levels`."""
-    request = pb.ListLevelsRequest(model=model)
-    return Call("ListLevels", request, converters.levels_from_proto, timeout, name(request_id))
-
-
-def status(timeout: float | None, model: str | None, request_id: str | None) -> Call[ServerStatus]:
-    """See `Client.status`."""
-    request = pb.GetStatusRequest(model=model)
-    return Call(
-        "GetStatus", request, partial(converters.from_proto, ServerStatus), timeout, name(request_id), admin=True
-    )
+    return Call("Score", request, converters.answer_from_proto, timeout, request_id)
 
 
 def change_level(
@@ -219,17 +201,9 @@ def change_level(
     check_text(level, "level")
     request = getattr(pb, f"{method}Request")(name=level, model=model)
     return Call(
-        method, request, lambda message: converters.level_from_proto(message.level), timeout, name(request_id),
+        method, request, lambda message: converters.level_from_proto(message.level), timeout, request_id,
         admin=True,
     )  # fmt: skip
-
-
-def reload(bundle: Path | str | None, timeout: float | None, model: str | None, request_id: str | None) -> Call[str]:
-    """See `Client.reload`."""
-    path = str(bundle) if bundle is not None else None
-    check_text(path or "", "bundle")
-    request = pb.ReloadRequest(bundle_path=path, model=model)
-    return Call("Reload", request, lambda message: str(message.bundle_version), timeout, name(request_id), admin=True)
 
 
 def settings(
@@ -252,15 +226,6 @@ def settings(
         "level": converters.selector_to_proto(selector),
         "options": converters.to_proto(pb.DecodingOptions, options or DecodeOptions()),
     }
-
-
-def name(request_id: str | None) -> str:
-    """The name of a call; a new one for None. Raises InvalidRequestError if the given one is malformed."""
-    if request_id is None:
-        return new_id()
-    if not ALLOWED.fullmatch(request_id):
-        raise InvalidRequestError(f"request_id {request_id!r}: give 1 to 128 letters, digits and . _ : / + = @ -")
-    return request_id
 
 
 def _handling(segmentation: Segmentation | str, keep: Sequence[str]) -> dict[str, Any]:

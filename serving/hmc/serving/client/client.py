@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, Unpack
 
 import grpc
+from grpc_health.v1 import health_pb2
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact.errors import HmcError, UnavailableError
+from hmc.engine.requests.checks import check_text
 from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import calls
 from hmc.serving.client.transport import Transport, Requests
-from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating, Where
-from hmc.serving.client.core import Readiness
-from hmc.serving.client.failures import Attempts, domain_errors
+from hmc.serving.client.calls import SERVICE, Call, Level, Streaming, Texts, Translating, Where
+from hmc.serving.client.failures import OTHER_PROTOCOL, Attempts, domain_errors, why_not_ready
 from hmc.serving.requests.results import (
     Answer,
     DocumentPiece,
@@ -27,8 +30,12 @@ from hmc.serving.requests.results import (
     ServerStatus,
     StreamAnswer,
 )
+from hmc.serving.wire import messages as converters
+from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
+READY_S = 0.05
+"""Seconds between two questions whether the server is ready."""
 
 
 class Client(Transport):
@@ -125,20 +132,25 @@ class Client(Transport):
 
     def models(self, timeout: float | None = None, *, request_id: str | None = None) -> tuple[ModelInfo, ...]:
         """Lists the models of the server with their languages. The first one translates for calls that choose none."""
-        return self._ask(calls.models(timeout, request_id))
+        return self._ask(
+            Call("ListModels", pb.ListModelsRequest(), converters.models_from_proto, timeout, request_id)
+        )
 
     def levels(
         self, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> LevelList:
         """Lists the levels of a model (None: the server's first one), loaded or not, in their order."""
-        return self._ask(calls.levels(timeout, model, request_id))
+        request = pb.ListLevelsRequest(model=model)
+        return self._ask(Call("ListLevels", request, converters.levels_from_proto, timeout, request_id))
 
     def status(
         self, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
     ) -> ServerStatus:
         """The present work of the loaded levels of a model (None: of all models): queues, running batches, memory. For
         operators."""
-        return self._ask(calls.status(timeout, model, request_id))
+        request = pb.GetStatusRequest(model=model)
+        convert = partial(converters.from_proto, ServerStatus)
+        return self._ask(Call("GetStatus", request, convert, timeout, request_id, admin=True))
 
     def load_level(
         self, name: str, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
@@ -166,19 +178,28 @@ class Client(Transport):
 
         bundle: a path on the server's machine; None reads the path of the current bundle again.
         """
-        return self._ask(calls.reload(bundle, timeout, model, request_id))
+        path = None if bundle is None else str(bundle)
+        check_text(path or "", "bundle")
+        request = pb.ReloadRequest(bundle_path=path, model=model)
+        return self._ask(
+            Call("Reload", request, lambda answer: str(answer.bundle_version), timeout, request_id, admin=True)
+        )
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Returns when the server's health is SERVING. Raises UnavailableError after `timeout` seconds."""
-        ready = Readiness(self.address, timeout)
-        while (seconds := ready.seconds_left()) > 0:
+        end = time.monotonic() + timeout
+        reason = "no answer came in that time"
+        while (seconds := end - time.monotonic()) > 0:
             try:
-                if ready.serves(self._health.Check(ready.request, timeout=seconds)):
+                answer = self._health.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=seconds)
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
                     return
+                reason = "its health is not SERVING yet"
             except grpc.RpcError as error:
-                ready.failed(error)
-            self._wait(ready.pause_s())
-        raise ready.error()
+                reason = why_not_ready(self.address, error) or reason
+            self._wait(min(READY_S, max(0.0, end - time.monotonic())))
+        useless = -1.0 if OTHER_PROTOCOL in reason else None
+        raise UnavailableError(f"{self.address} is not ready after {timeout:g} s: {reason}", useless)
 
     def _ask(self, call: Call[T]) -> T:
         send = self._sender(call)

@@ -13,6 +13,7 @@ import grpc
 
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.client.calls import SERVICE, Call
+from hmc.serving.wire.metadata import KEY
 from hmc.serving.wire.rules import MAX_MESSAGE_BYTES, SCHEMES, check_address, check_token
 from hmc.serving.wire.tls import read_authorities, read_pair
 
@@ -53,7 +54,7 @@ class Connection:
                 f"{self.name}: {call.method} acts on one server, and this client may reach several; use a "
                 "client of one address"
             )
-        return (*call.metadata, *self.metadata)
+        return ((KEY, str(call.request_id)), *self.metadata)
 
 
 def connection(

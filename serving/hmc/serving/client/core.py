@@ -1,22 +1,19 @@
-"""What both clients know of their server: its connections, whose turn it is, and whether it is ready."""
+"""What both clients know of their server: its connections, and whose turn it is."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, ClassVar
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
-from hmc.artifact.errors import UnavailableError
-from hmc.serving.client.calls import SERVICE, Call
+from hmc.serving.client.calls import Call
 from hmc.serving.client.connection import Addresses, Pair, connection
-from hmc.serving.client.failures import OTHER_PROTOCOL, Attempts, Retry, why_not_ready
+from hmc.serving.client.failures import Attempts, Retry
 from hmc.v1 import translation_pb2_grpc as rpc
 
 
@@ -75,38 +72,3 @@ class ClientCore:
 
     def _attempts(self, call: Call[Any]) -> Attempts:
         return Attempts(self._retry, call.timeout, again=not call.admin)
-
-
-class Readiness:
-    """Whether a server is ready, and why not, while a client asks for its health again and again."""
-
-    request = health_pb2.HealthCheckRequest(service=SERVICE)
-
-    def __init__(self, address: str, timeout: float) -> None:
-        """timeout: seconds from now on in which it has to be ready."""
-        self._address = address
-        self._timeout = timeout
-        self._end = time.monotonic() + timeout
-        self._reason = "no answer came in that time"
-
-    def seconds_left(self) -> float:
-        """The seconds that are left of the timeout. 0 or less: no time is left."""
-        return self._end - time.monotonic()
-
-    def pause_s(self) -> float:
-        """Seconds to wait before the next question."""
-        return min(0.05, max(0.0, self.seconds_left()))
-
-    def serves(self, answer: Any) -> bool:
-        """Whether the server is ready. answer: to `request`."""
-        self._reason = "its health is not SERVING yet"
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
-
-    def failed(self, error: grpc.RpcError) -> None:
-        """There was no answer."""
-        self._reason = why_not_ready(self._address, error) or self._reason
-
-    def error(self) -> UnavailableError:
-        """The time is over."""
-        useless = -1.0 if OTHER_PROTOCOL in self._reason else None
-        return UnavailableError(f"{self._address} is not ready after {self._timeout:g} s: {self._reason}", useless)

@@ -93,7 +93,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class PlainCall:
-    """A `hmc.serving.server.access.entry.CallInfo`. Headers of the request are its metadata, in lower case."""
+    """What gRPC's context of a call is for the other doors. Headers of the request are its metadata, in lower case."""
 
     def __init__(self, peer: str, metadata: Sequence[tuple[str, str]], timeout_s: float | None = None) -> None:
         """peer: as gRPC writes it, such as `ipv4:127.0.0.1:50000`. timeout_s: seconds that the caller waits."""
@@ -117,27 +117,27 @@ class PlainCall:
         return cls(_peer_of(request), tuple({**sent, **(changes or {})}.items()), _timeout_of(request))
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """See `CallInfo`."""
+        """Pairs of names in lower case and values."""
         return self._metadata
 
     def peer(self) -> str:
-        """See `CallInfo`."""
+        """The caller's address, such as `ipv4:127.0.0.1:50000`."""
         return self._peer
 
     def auth_context(self) -> dict[str, Sequence[bytes]]:
-        """See `CallInfo`: no client certificates."""
+        """Names of verified client certificates: none."""
         return {}
 
     def time_remaining(self) -> float | None:
-        """See `CallInfo`."""
+        """Seconds until the caller's deadline; None if it gave none."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def set_trailing_metadata(self, metadata: Metadata) -> None:
-        """See `CallInfo`."""
+        """Sets what is sent after the answer: pairs of names and values."""
         self.trailers = dict(metadata)
 
     async def abort(self, code: grpc.StatusCode, message: str, metadata: Metadata = ()) -> NoReturn:
-        """See `CallInfo`. Raises HttpError."""
+        """Ends the call with this status: raises HttpError. metadata: sent beside what was set."""
         self.trailers |= dict(metadata)
         error = error_of_call(code, message, self.trailers)
         if self.refused is not None:

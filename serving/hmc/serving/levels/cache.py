@@ -157,15 +157,6 @@ class LevelCache:
             del slot  # `free` wants the only reference
         return self.free(leaving)
 
-    def evict_idle(self, unused_s: float) -> list[Future[None]]:
-        """Takes every level out of service that has been idle for `unused_s` seconds. See `evict`."""
-        freed = []
-        for name in list(self.bundle.slots):
-            if evicted := self.evict(name, unused_s):
-                log.info("level %s/%s is unloaded: no request has used it for %g s", self._model, name, unused_s)
-                freed += evicted
-        return freed
-
     def free(self, slots: list[Slot]) -> list[Future[None]]:
         """Starts freeing the levels in `slots`, and empties the list. Each is freed in a thread of its own, so that
         other levels can serve, load and change meanwhile. Returns a future for each level, done when the level is free;

@@ -165,8 +165,13 @@ class ModelHost:
     def unload_idle(self, unused_s: float) -> list[Future[None]]:
         """Takes levels out of service that no request has used for `unused_s` seconds, except levels that stay loaded.
         Returns futures that are done when they are free."""
+        freed = []
         with self._changing:
-            return self.cache.evict_idle(unused_s)
+            for name in list(self.cache.bundle.slots):
+                if evicted := self.cache.evict(name, unused_s):
+                    log.info("level %s/%s is unloaded: no request has used it for %g s", self.name, name, unused_s)
+                    freed += evicted
+        return freed
 
     def set_default(self, name: str) -> LevelStatus:
         """Makes a loaded level the default one, until the next `reload`. Raises LevelNotFoundError, and

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
-import grpc
+import grpc.aio
 
 from hmc.engine.requests.caller import Caller
 from hmc.serving.http.call import PlainCall
@@ -15,30 +15,8 @@ from hmc.serving.server.access.gate import AccessGate, Credentials, units
 from hmc.serving.server.observing.calls import CallLog
 from hmc.v1 import translation_pb2 as pb
 
-
-class CallInfo(Protocol):
-    """What the server reads of a call, and how it ends one. gRPC's context of a call is one; other doors make their
-    own."""
-
-    def peer(self) -> str:
-        """The caller's address, such as `ipv4:127.0.0.1:50000`."""
-
-    def invocation_metadata(self) -> Any:
-        """Pairs of names in lower case and values; None for none."""
-
-    def auth_context(self) -> Mapping[str, Any]:
-        """Names of verified client certificates."""
-
-    def time_remaining(self) -> float | None:
-        """Seconds until the caller's deadline; None if it gave none."""
-
-    def set_trailing_metadata(self, metadata: Any, /) -> None:
-        """Sets what is sent after the answer: pairs of names and values."""
-
-    async def abort(self, code: grpc.StatusCode, message: str, metadata: Any, /) -> NoReturn:
-        """Ends the call with this status, and raises. metadata: sent beside what was set."""
-
-
+CallInfo = grpc.aio.ServicerContext[Any, Any] | PlainCall
+"""What the server reads of a call, and how it ends one: gRPC's context of a call, or that of another door."""
 SCOPES_OF: Mapping[str, Scope] = {
     "hmc.v1.TranslationService": "translate",
     "hmc.v1.AdminService": "admin",
