@@ -111,45 +111,34 @@ T = TypeVar("T")
 
 
 class ChangeThread:
-    """Runs calls one after the other in one thread, which ends when no call is left.
+    """Runs calls one after the other, each in a thread of its own.
 
     Loading a level takes seconds. In asyncio's default threads, a few waiting loads would hold up every other call that
-    needs such a thread. One thread is enough: the host makes one change at a time. It is a daemon thread, so that a
-    process can end while a level loads.
+    needs such a thread. These are daemon threads, so that a process can end while a level loads.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._running = False
+        self._turn = asyncio.Lock()
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns or raises what the call does. Cancelling the await drops a call that has not begun; one that has
-        begun goes on."""
-        future: Future[T] = Future()
+        begun goes on, and the next one waits for it."""
+        await self._turn.acquire()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[T] = loop.create_future()
 
         def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
             try:
-                result = call(*args, **kwargs)
+                end = partial(ended.set_result, call(*args, **kwargs))
             except BaseException as error:  # noqa: BLE001 - raised again by the await
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+                end = partial(ended.set_exception, error)
+            with suppress(RuntimeError):  # the loop is closed, and so nothing waits
+                loop.call_soon_threadsafe(finish, end)
 
-        with self._lock:
-            self._waiting.append(work)
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._work, name="hmc-changes", daemon=True).start()
-        return await asyncio.wrap_future(future)
+        def finish(end: Callable[[], None]) -> None:
+            self._turn.release()
+            if not ended.done():
+                end()
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._running = False
-                    return
-                work = self._waiting.popleft()
-            work()
+        threading.Thread(target=work, name="hmc-changes", daemon=True).start()
+        return await ended
