@@ -52,46 +52,6 @@ REASONS: tuple[tuple[type[HmcError], str], ...] = (
 )
 """Errors and their reasons; the first one that fits counts."""
 ALL_REASONS = (*(reason for _, reason in REASONS), "draining")
-
-
-def reason_of(error: BaseException, *, draining: bool) -> str | None:
-    """Why this error refuses a request; None if it is no refusal. draining: whether the server is shutting down."""
-    for kind, reason in REASONS:
-        if isinstance(error, kind):
-            return "draining" if reason == "loading" and draining else reason
-    return None
-
-
-class Refusals:
-    """Counts refusals by model, level and reason."""
-
-    def __init__(self, registry: CollectorRegistry, draining: Callable[[], bool]) -> None:
-        """draining: returns whether the server is shutting down."""
-        self._draining = draining
-        self._counter = Counter(
-            "hmc_refusals",
-            "Calls, and texts of streams, that were refused, by reason.",
-            ["model", "level", "reason"],
-            registry=registry,
-        )
-        for reason in ALL_REASONS:
-            self._counter.labels("", "", reason)
-
-    def expect(self, model: str, level: str) -> None:
-        """Begins the counters of a level at 0."""
-        for reason in ("queue_full", "deadline"):
-            self._counter.labels(model, level, reason)
-
-    def count(self, call: PresentCall, error: BaseException, model: str = "", level: str = "") -> None:
-        """Counts an error of a call if it refuses a request and was not counted before. model, level: empty if
-        unknown."""
-        reason = reason_of(error, draining=self._draining())
-        if reason is None or (call.counted is not None and call.counted() is error):
-            return
-        call.counted = weakref.ref(error)
-        self._counter.labels(model, level, reason).inc()
-
-
 LEVEL = ["model", "level"]
 GAUGES: dict[str, tuple[str, list[str]]] = {
     "bundle_info": ("1 for the bundle that each model serves.", ["model", "bundle_version"]),
@@ -278,13 +238,18 @@ class Metrics:
         self._first = self._histogram(
             "hmc_first_token_seconds", "Seconds until the first piece of calls that answer in pieces, by level."
         )
-        counters = (self._calls, self._requests, self._chosen, self._texts, self._tokens)
+        self._draining = draining
+        self._refusals = TallyCounter(
+            "hmc_refusals", "Calls, and texts of streams, that were refused, by reason.", [*LEVEL, "reason"]
+        )
+        for reason in ALL_REASONS:
+            self._refusals.add(("", "", reason), 0)
+        counters = (self._calls, self._requests, self._chosen, self._texts, self._tokens, self._refusals)
         self.registry.register(Tallies([*counters, self._queue, self._compute, self._first]))
         self._reloads = self._counter("hmc_reloads", "Reloads of a bundle, by model and outcome.", ["model", "outcome"])
         self.upkeep = self._counter(
             "hmc_background_errors", "Errors of work in the background, which is tried again, by work.", ["work"]
         )
-        self._refusals = Refusals(self.registry, draining)
         self.registry.register(LevelMetrics(statuses))
 
     def expect(self, statuses: Sequence[HostStatus]) -> None:
@@ -293,7 +258,8 @@ class Metrics:
             for outcome in ("done", "failed"):
                 self._reloads.labels(status.model, outcome)
             for level in status.levels:
-                self._refusals.expect(status.model, level.name)
+                for reason in ("queue_full", "deadline"):
+                    self._refusals.add((status.model, level.name, reason), 0)
 
     def _counter(self, name: str, help_text: str, labels: Sequence[str]) -> Counter:
         return Counter(name, help_text, labels, registry=self.registry)
@@ -309,7 +275,18 @@ class Metrics:
         """Counts a call that ended. error: what ended it, if it failed."""
         self._calls.add((call.method, code.name))
         if error is not None:
-            self._refusals.count(call, error)
+            self._refuse(call, error)
+
+    def _refuse(self, call: PresentCall, error: BaseException, model: str = "", level: str = "") -> None:
+        """Counts an error of a call if it refuses a request and was not counted before. model, level: empty if
+        unknown."""
+        reason = next((reason for kind, reason in REASONS if isinstance(error, kind)), "")
+        if not reason or (call.counted is not None and call.counted() is error):
+            return
+        if reason == "loading" and self._draining():
+            reason = "draining"
+        call.counted = weakref.ref(error)
+        self._refusals.add((model, level, reason))
 
     def ended(self, record: RequestRecord, error: BaseException | None = None) -> None:
         """Counts a request that has ended. error: what ended it, if it failed."""
@@ -317,7 +294,7 @@ class Metrics:
         model = record.model
         level = record.level
         if error is not None:
-            self._refusals.count(record.call, error, model, level)
+            self._refuse(record.call, error, model, level)
         self._requests.add((model, level, code.name))
         if record.chosen_by:
             self._chosen.add((model, level, record.chosen_by))
