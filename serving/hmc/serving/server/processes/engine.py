@@ -8,7 +8,8 @@ import multiprocessing
 import os
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -56,27 +57,24 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class EngineProcess:
-    """Starts the engine's process, and starts it again whenever it ends, within an `async with` block."""
+@asynccontextmanager
+async def engine_process(folder: Path, log_format: str, *, log_texts: bool) -> AsyncIterator[Path]:
+    """Within the block, the engine's process runs, and is started again whenever it ends. Yields its socket when it
+    listens for the first time.
 
-    def __init__(self, folder: Path, log_format: str, *, log_texts: bool) -> None:
-        """folder: only this user can enter it. The process is started at once."""
-        self.socket = folder / SOCKET
-        self._stopping = asyncio.Event()
-        self._kept = Kept(decode, EngineTask(self.socket, log_format, log_texts), "the engine's process")
-        self._keeping: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> EngineProcess:
-        return self
-
-    async def ready(self) -> None:
-        """Returns when it listens for the first time. Raises an HmcError if it cannot start."""
-        await self._kept.child.ready
-        self._keeping = asyncio.create_task(self._kept.keep(self._stopping))
-
-    async def __aexit__(self, *_: object) -> None:
-        self._stopping.set()
-        if self._keeping is not None:
+    folder: only this user can enter it. Raises an HmcError if the process cannot start.
+    """
+    socket = folder / SOCKET
+    kept = Kept(decode, EngineTask(socket, log_format, log_texts), "the engine's process")
+    stopping = asyncio.Event()
+    keeping: asyncio.Task[None] | None = None
+    try:
+        await kept.child.ready
+        keeping = asyncio.create_task(kept.keep(stopping))
+        yield socket
+    finally:
+        stopping.set()
+        if keeping is not None:
             with suppress(asyncio.CancelledError):
-                await self._keeping
-        await self._kept.child.stop(END_S)
+                await keeping
+        await kept.child.stop(END_S)

@@ -19,7 +19,7 @@ from hmc.serving.levels.models import parse_models
 from hmc.serving.server.app import Server, open_models, translator_factory
 from hmc.serving.server.observing.logs import set_up
 from hmc.serving.server.processes.child import leave_terminal
-from hmc.serving.server.processes.engine import EngineProcess
+from hmc.serving.server.processes.engine import engine_process
 from hmc.serving.server.processes.group import Group, private_folder
 from hmc.serving.server.run import serve, summary_of
 from hmc.serving.server.settings import ServerSettings
@@ -73,9 +73,8 @@ async def serve_with_engine(bundles: Sequence[str], settings: ServerSettings, re
     """Serves from this process, with an engine's process of its own. Arguments and result: see
     `hmc.serving.server.run.serve`."""
     with private_folder() as folder:
-        async with EngineProcess(folder, settings.log_format, log_texts=settings.log_texts) as engine:
-            await engine.ready()
-            return await _serve(bundles, settings, engine.socket, ready, None)
+        async with engine_process(folder, settings.log_format, log_texts=settings.log_texts) as socket:
+            return await _serve(bundles, settings, socket, ready, None)
 
 
 async def _serve(

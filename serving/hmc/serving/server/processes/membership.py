@@ -121,10 +121,10 @@ class GroupAdminServicer(AdminServicer):
         """
         making = asyncio.ensure_future(self._make(method, request, here))
         self._making.add(making)
-        making.add_done_callback(self._made)
+        making.add_done_callback(self._forget)
         return await asyncio.shield(making)
 
-    def _made(self, making: asyncio.Future[Any]) -> None:
+    def _forget(self, making: asyncio.Future[Any]) -> None:
         self._making.discard(making)
         if not making.cancelled():
             making.exception()  # marks it as seen, if no call is left to see it

@@ -14,7 +14,7 @@ from typing import Any
 
 from hmc.serving.server.access.listening import check_port, join_address, parse_listener
 from hmc.serving.server.processes.child import Kept
-from hmc.serving.server.processes.engine import SOCKET, EngineProcess
+from hmc.serving.server.processes.engine import SOCKET, engine_process
 from hmc.serving.server.processes.front import FrontTask, serve_front
 from hmc.serving.server.processes.group import Group, private_folder
 from hmc.serving.server.settings import ServerSettings
@@ -29,10 +29,10 @@ def reserve(host: str, port: int, option: str) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    made.bind(address)
-    return made
+    reserved = socket.socket(family, kind, protocol)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(address)
+    return reserved
 
 
 EXTRA_S = 10.0
@@ -85,9 +85,8 @@ class Supervisor:
             loop.add_signal_handler(number, self._stop_soon)
         loop.add_signal_handler(signal.SIGHUP, self._refresh)
         settings = self.settings
-        async with EngineProcess(self._folder, settings.log_format, log_texts=settings.log_texts) as engine:
+        async with engine_process(self._folder, settings.log_format, log_texts=settings.log_texts):
             try:
-                await engine.ready()
                 first = await self._begin([0])  # it holds the ports that only one of them can
                 if first is not None:
                     self.settings = self._with_ports(first)
@@ -128,8 +127,8 @@ class Supervisor:
         if not starting.done():
             starting.cancel()
             return None
-        found = await starting
-        return found[0] if found else None
+        summaries = await starting
+        return summaries[0] if summaries else None
 
     def _stop_soon(self) -> None:
         again = self._stopping.is_set()
