@@ -24,7 +24,7 @@ from hmc.artifact.errors import (
 )
 from hmc.serving import Selector
 from hmc.serving.levels.host import ModelHost, name_of
-from hmc.serving.levels.memory import Capacity, Entry
+from hmc.serving.levels.memory import CacheEntry, Capacity
 from hmc.serving.levels.models import HostSettings, Models, parse_models
 
 SHARED, FULL, H12, H6 = 100_100, 40_000, 30_000, 20_000
@@ -160,7 +160,7 @@ def test_the_least_recently_used_idle_level_makes_room(bundles: dict[str, Path],
 
 
 def test_a_level_that_a_request_takes_meanwhile_stays_and_another_goes() -> None:
-    capacity, loaded, gone = Capacity(100), dict[str, Entry](), list[str]()
+    capacity, loaded, gone = Capacity(100), dict[str, CacheEntry](), list[str]()
     freed = Future[None]()
     freed.set_result(None)
 
@@ -174,7 +174,7 @@ def test_a_level_that_a_request_takes_meanwhile_stays_and_another_goes() -> None
         return [freed]
 
     for used, (name, size) in enumerate({"first": 30, "second": 30, "third": 40}.items()):
-        loaded[name] = Entry(
+        loaded[name] = CacheEntry(
             name, test_choosing.level(name, 1), {name: size}, float(used), False, False, partial(leave, name)
         )
     capacity.join(lambda: list(loaded.values()))

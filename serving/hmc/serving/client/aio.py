@@ -16,7 +16,7 @@ from hmc.artifact.errors import HmcError, UnavailableError
 from hmc.engine.requests.checks import check_text
 from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import calls
-from hmc.serving.client.aio_transport import AsyncTransport, Requests
+from hmc.serving.client.aio_transport import AsyncRequests, AsyncTransport
 from hmc.serving.client.calls import SERVICE, Call, Level, Streaming, Texts, Translating, Where
 from hmc.serving.client.failures import OTHER_PROTOCOL, Attempts, domain_errors, why_not_ready
 from hmc.serving.requests.results import (
@@ -115,7 +115,7 @@ class AsyncClient(AsyncTransport):
         the call.
         """
         call, window = calls.translate_stream(level, options, timeout, **more)
-        return self._streamed(call, Requests(window, texts, target_prefixes), self._attempts(call))
+        return self._streamed(call, AsyncRequests(window, texts, target_prefixes), self._attempts(call))
 
     async def score(
         self,
@@ -228,7 +228,7 @@ class AsyncClient(AsyncTransport):
                 await self._wait(attempts.wait_s(error))
 
     async def _streamed(
-        self, call: Call[list[StreamAnswer]], requests: Requests, attempts: Attempts
+        self, call: Call[list[StreamAnswer]], requests: AsyncRequests, attempts: Attempts
     ) -> AsyncGenerator[StreamAnswer, None]:
         """The answers of a stream, over as many connections as it takes."""
         try:

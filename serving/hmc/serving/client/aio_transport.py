@@ -56,7 +56,7 @@ class AsyncTransport(ClientCore):
                 answers.cancel()
 
 
-class Requests:
+class AsyncRequests:
     """The requests of a stream of texts: a task reads the texts while the caller takes answers."""
 
     def __init__(

@@ -17,7 +17,7 @@ from hmc.artifact.errors import HmcError, UnavailableError
 from hmc.engine.requests.checks import check_text
 from hmc.engine.requests.options import DecodeOptions
 from hmc.serving.client import calls
-from hmc.serving.client.transport import Transport, Requests
+from hmc.serving.client.transport import Requests, Transport
 from hmc.serving.client.calls import SERVICE, Call, Level, Streaming, Texts, Translating, Where
 from hmc.serving.client.failures import OTHER_PROTOCOL, Attempts, domain_errors, why_not_ready
 from hmc.serving.requests.results import (

@@ -13,7 +13,7 @@ from functools import partial
 
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import DeviceUnavailableError, UnavailableError
-from hmc.serving.levels.memory import Capacity, Entry
+from hmc.serving.levels.memory import CacheEntry, Capacity
 from hmc.serving.levels.slots import LoadedBundle, Slot, TranslatorFactory
 
 log = logging.getLogger(__name__)
@@ -52,22 +52,22 @@ class LevelCache:
         self._wanted: Counter[str] = Counter()
         self._leaving: dict[str, list[Future[None]]] = {}
         """Name → futures of levels that are being freed."""
-        self._busy: dict[Future[None], Entry] = {}
+        self._busy: dict[Future[None], CacheEntry] = {}
         """Levels that no longer serve, but whose weights are still held by their last requests."""
         capacity.join(self.entries)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """All levels that hold weights: in service, of a bundle that is being loaded, and leaving."""
         with self.state:
             entries = [
-                Entry(
+                CacheEntry(
                     f"{self._model}/{name}", slot.level, dict(slot.translator.weights), slot.last_used,
                     self._pinned(name), self._in_use(name, slot), partial(self.evict, name),
                 )
                 for name, slot in self.bundle.slots.items()
             ]  # fmt: skip
             loaded = self._next.slots.items() if self._next else ()
-            entries += [Entry(name, slot.level, dict(slot.translator.weights)) for name, slot in loaded]
+            entries += [CacheEntry(name, slot.level, dict(slot.translator.weights)) for name, slot in loaded]
             return entries + list(self._busy.values())
 
     def _in_use(self, name: str, slot: Slot) -> bool:
@@ -175,7 +175,7 @@ class LevelCache:
             with self.state:
                 if alone[0].users:
                     weights = dict(alone[0].translator.weights)
-                    self._busy[freed] = Entry(f"{self._model}/{name}", alone[0].level, weights, pinned=False)
+                    self._busy[freed] = CacheEntry(f"{self._model}/{name}", alone[0].level, weights, pinned=False)
             threading.Thread(target=self._free, args=(alone, name, freed), name=f"free-{name}").start()
         return begun
 

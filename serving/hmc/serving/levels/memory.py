@@ -47,7 +47,7 @@ def disk_shares(bundle: Path, manifest: Manifest) -> dict[str, LevelBytes]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """A loaded level as `Capacity` sees it. It does not refer to its translator, which may be freed meanwhile."""
 
     name: str
@@ -74,11 +74,11 @@ class Capacity:
         """limit: bytes; None: any number. shared: whether levels share the weights of equal files."""
         self.limit = limit
         self._shared = shared
-        self._users: list[Callable[[], list[Entry]]] = []
+        self._users: list[Callable[[], list[CacheEntry]]] = []
         self._measured: dict[tuple[str, str], FileBytes] = {}
         """(version of the bundle, level) → its weights when it was last loaded."""
 
-    def join(self, entries: Callable[[], list[Entry]]) -> None:
+    def join(self, entries: Callable[[], list[CacheEntry]]) -> None:
         """Adds a model. entries: returns its loaded levels."""
         self._users.append(entries)
 
@@ -101,7 +101,7 @@ class Capacity:
         known = self._measured.get((version, level.name))
         on_device = device != "cpu" and PRECISIONS[level.precision].device != "cpu"
 
-        def excess(kept: Sequence[Entry]) -> int:
+        def excess(kept: Sequence[CacheEntry]) -> int:
             """Bytes that are missing if the level is loaded beside these."""
             loaded = [entry.weights for entry in kept]
             if known is not None:
@@ -118,10 +118,12 @@ class Capacity:
             entries = list(chain.from_iterable(user() for user in self._users))
             evicted = all(_evict(entry, level) for entry in self._chosen(entries, excess, level))
 
-    def _chosen(self, entries: list[Entry], excess: Callable[[Sequence[Entry]], int], level: Level) -> list[Entry]:
+    def _chosen(
+        self, entries: list[CacheEntry], excess: Callable[[Sequence[CacheEntry]], int], level: Level
+    ) -> list[CacheEntry]:
         """The idle levels that have to go."""
         idle = sorted((x for x in entries if not x.pinned and not x.in_use), key=lambda x: x.last_used)
-        chosen = list[Entry]()
+        chosen = list[CacheEntry]()
         kept = entries
         while (missing := excess(kept)) > 0 and idle:
             chosen.append(idle.pop(0))
@@ -140,7 +142,7 @@ class Capacity:
         raise MemoryInUseError(f"{what} while {busy} are in use: {_mebibytes(missing)} are missing; try again later")
 
 
-def _evict(entry: Entry, level: Level) -> bool:
+def _evict(entry: CacheEntry, level: Level) -> bool:
     """Unloads a level for another one and waits until it is free. Returns False if it stays."""
     freed = entry.evict()
     if freed:

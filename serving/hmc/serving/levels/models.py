@@ -39,7 +39,7 @@ class HostSettings:
     shared: bool = True
     """Whether levels share the weights of files that they have in common; not so without a cache of packed weights."""
 
-    def of_model(self, model: str, names: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
+    def for_model(self, model: str, names: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
         """The levels and the default level of one model. names: of all models. Raises InvalidRequestError for levels of
         a model that there is not, and for two default levels of one model."""
         levels = None if self.levels is None else _levels_of(self.levels, model, names, "levels")
@@ -81,7 +81,7 @@ class Models:
         errors = list[HmcError]()
         for name, bundle in bundles.items():
             try:
-                levels, default = settings.of_model(name, list(bundles))
+                levels, default = settings.for_model(name, list(bundles))
                 on_demand = settings.lazy and bool(hosts or errors) and not levels
                 hosts.append(
                     ModelHost(
