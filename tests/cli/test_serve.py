@@ -226,8 +226,8 @@ def test_what_cannot_be_served(fails: Callable[..., str], tmp_path: Path, damage
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--host", "."], "hmc: --host '.' is not a valid host name; choose another"),
-        (["--host", "a" * 64], "is not a valid host name"),
+        (["--host", "."], "hmc: --host '.': it is not a valid host name; choose another"),
+        (["--host", "a" * 64], "it is not a valid host name"),
         (["--cache", ""], "hmc: --cache: name a folder, or give auto or none"),
     ],
 )
@@ -281,4 +281,4 @@ def test_cuda_that_is_not_there_is_never_the_cpu(fails: Callable[..., str], tiny
         pytest.skip("this machine has a CUDA device")
     said = fails(tiny_bundle, "--device", "cuda", "--port", "0")
     assert "level 'full' on cuda: the NVIDIA driver is missing" in said
-    assert "Or use --device cpu" in said
+    assert "Or use the cpu" in said

@@ -85,7 +85,7 @@ def test_files_that_are_there_stay(
         (["a", "--scope", "root"], "--scope root: choose translate, admin, metrics"),
         (
             ["a", "--scope", "admin", "--burst", "2"],
-            "--burst is about --texts-per-second: add it, or leave --burst out",
+            "--burst: it is about --texts-per-second; add that, or leave burst out",
         ),
         (["a", "--scope", "admin", "--weight", "0"], "--weight 0: choose a number above 0"),
         (["a", "--scope", "admin", "--texts-per-second", "nan"], "--texts-per-second nan: choose a number above 0"),

@@ -45,7 +45,7 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
             ["--engine", "local", "--source", "IN", "-o", "O", "--timeout", "3"],
             "--timeout is for a server: leave it out with --engine",
         ),
-        (["--engine", "local", "--source", "IN", "-o", "O", "--json", "--alignment"], "leave out --token-scores"),
+        (["--engine", "local", "--source", "IN", "-o", "O", "--json", "--alignment"], "--alignment: files keep no"),
         (["--source", "IN", "--field", "text"], "--field needs --engine"),
         (
             ["--engine", "local", "--source", "CORPUS", "-o", "O", "--suppress-token", "NoSuchPiece"],

@@ -227,7 +227,7 @@ def test_what_cannot_work_is_said_first(hmc: Hmc, opus: Path, tmp_path: Path) ->
             ("up", tmp_path / "missing"),
             "no such file or folder here; give the path of a model, or its name on the Hugging Face hub",
         ),
-        (("up", opus, "--target-heads", "50%"), "--target-heads needs --source"),
+        (("up", opus, "--target-heads", "50%"), "--target-heads needs sources"),
         (("up", "opus-mt-en-de"), "with its owner, such as Helsinki-NLP/opus-mt-en-de"),
         (("up", opus, "--http-port", "99999"), "--http-port 99999: choose 0 to 65535"),
         (("up", opus, "--eval", tmp_path / "none.en", tmp_path / "none.de"), "none.en: no such file"),

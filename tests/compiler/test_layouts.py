@@ -119,9 +119,9 @@ def test_a_given_layout_has_to_fit(ranked: Checkpoint) -> None:
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        ("25", "--target-heads 25: this checkpoint has 24 open heads; removed heads cannot come back"),
-        ("-1", "--target-heads -1: this checkpoint has 24 open heads; choose 1 to 24"),
-        ("enc=9,dec=1", "--target-heads enc=9,dec=1: 9 heads of encoder_self asked for, this model has 8"),
+        ("25", "target_heads 25: this checkpoint has 24 open heads; removed heads cannot come back"),
+        ("-1", "target_heads -1: this checkpoint has 24 open heads; choose 1 to 24"),
+        ("enc=9,dec=1", "target_heads enc=9,dec=1: 9 heads of encoder_self asked for, this model has 8"),
     ],
 )
 def test_a_budget_has_to_fit(ranked: Checkpoint, budget: str, message: str) -> None:

@@ -187,9 +187,9 @@ def _check_record(manifest: Manifest, names: Sequence[str], sentences: int, beam
         known = manifest.level(name).quality
         if known and (sentences < known.sentences or beam != known.beam):
             raise InvalidRequestError(
-                f"--record: the bundle has the quality of {name} on {known.sentences} sentences at beam {known.beam}, "
-                f"and {sentences} at beam {beam} would replace it: measure as many with --beam {known.beam}, or leave "
-                "out --record; to drop the recorded one, compile the bundle again"
+                f"record: the bundle has the quality of {name} on {known.sentences} sentences at beam {known.beam}, "
+                f"and {sentences} at beam {beam} would replace it: measure as many with beam {known.beam}, or leave "
+                "record out; to drop the recorded one, compile the bundle again"
             )
 
 

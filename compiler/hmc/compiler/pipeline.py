@@ -243,7 +243,7 @@ def _quantise(chosen: ChosenLevel, model: SlimModel, sentences: Sentences) -> Qu
     if chosen.lexicon and model.arch.output_layer in found.fp32:
         raise InvalidRequestError(
             f"{chosen.name}: vocabulary shortlists need the output projection in 8 bits, and this model loses quality "
-            "with it: leave --shortlist out"
+            "with it: leave the shortlist out"
         )
     encoder, decoder = (kind(found.ranges, derived=derived) for kind in (Int8Linears, QUANTISED[chosen.precision]))
     return Quantised(model, encoder, decoder, found.fp32)

@@ -39,7 +39,7 @@ def choose_layout(checkpoint: Checkpoint, target: Target | None, rank_by: Rankin
     """
     layout = _chosen(checkpoint, target, rank_by)
     if not layout.sees_source:
-        asked = f"--target-heads {target}" if isinstance(target, int | HeadBudget) else "this head layout"
+        asked = f"target_heads {target}" if isinstance(target, int | HeadBudget) else "this head layout"
         raise InvalidRequestError(f"{asked}: {BLIND}")
     return layout
 
@@ -51,7 +51,7 @@ def _chosen(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | No
     if isinstance(target, HeadLayout):
         return _given(target, checkpoint)
     budget = HeadBudget(((KINDS, target),)) if isinstance(target, int) else target
-    asked = f"--target-heads {budget}"
+    asked = f"target_heads {budget}"
     if budget.problems(layout):
         _refuse(budget, layout, asked)
     if budget.heads == budget.available(layout):

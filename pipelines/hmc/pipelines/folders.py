@@ -48,12 +48,12 @@ class First:
             ]
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidRequestError(
-                f"{folder}/{self.name} cannot be read ({error}); choose another --out or delete it"
+                f"{folder}/{self.name} cannot be read ({error}); choose another folder or delete it"
             ) from error
         if differences:
             raise InvalidRequestError(
                 f"{folder} holds translations of another {self.differs} ({'; '.join(differences)}); choose another "
-                "--out, or delete it to translate anew"
+                "folder, or delete it to translate anew"
             )
 
     def check_empty(self, found: Collection[str], folder: str) -> None:
@@ -61,7 +61,7 @@ class First:
         if others := sorted(set(found) - {*self.may_exist, unfinished(self.name)}):
             raise InvalidRequestError(
                 f"{folder} holds {', '.join(others[:3])}, and no {self.name} that says whose translations these are; "
-                "choose another --out"
+                "choose another folder"
             )
 
 
@@ -85,7 +85,7 @@ def taken_folder(out: Path, request: Mapping[str, Any], first: First) -> Iterato
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidRequestError(
-                f"another process is translating into {out}; wait for it, or choose another --out"
+                f"another process is translating into {out}; wait for it, or choose another folder"
             ) from None
         except OSError as error:  # a file system without locks
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):

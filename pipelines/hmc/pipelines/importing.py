@@ -57,7 +57,7 @@ def located(model: str, revision: str | None = None, step: Callable[[str], None]
     path = Path(model)
     if path.exists():
         if revision is not None:
-            raise InvalidRequestError(f"--revision is for a name on the Hugging Face hub, and {model} is a path here")
+            raise InvalidRequestError(f"revision: it is for a name on the Hugging Face hub, and {model} is a path here")
         return FoundModel(path)
     if not NAME.fullmatch(model):
         raise InvalidRequestError(

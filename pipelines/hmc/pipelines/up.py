@@ -74,7 +74,7 @@ class UpSettings:
     def __post_init__(self) -> None:
         if self.target_heads and not self.sources:
             raise InvalidRequestError(
-                "--target-heads needs --source: plain text in the source language, from which the pruned model learns"
+                "target_heads needs sources: plain text in the source language, from which the pruned model learns"
             )
         if missing := [path for path in (*self.sources, *(self.test_set or ())) if not path.is_file()]:
             raise InvalidRequestError(f"{missing[0]}: no such file (paths are relative to the working directory)")
@@ -131,8 +131,7 @@ def _imported(settings: UpSettings, done: Announce, say: Step, phase: Phase) -> 
     if FORMAT.is_at(settings.model):
         if any(settings.languages):
             raise InvalidRequestError(
-                f"{settings.model} is a checkpoint and has its languages: leave out --source-language and "
-                "--target-language"
+                f"{settings.model} is a checkpoint and has its languages: leave out source_language and target_language"
             )
         return settings.model
     model = settings.model

@@ -21,7 +21,7 @@ def test_a_workload_is_single_sentences_and_no_blanks() -> None:
     assert workload.rounds == ROUNDS > Workload.of(["A man."], 2, decides=False).rounds
     assert f"{TIMED_SENTENCES} requests, one sentence each, beam 2" in str(workload)
     assert f"{ROUNDS} rounds or more in turns" in str(workload)
-    with pytest.raises(InvalidRequestError, match="--beam 0: choose 1 to"):
+    with pytest.raises(InvalidRequestError, match="beam 0: choose 1 to"):
         Workload.of(["A man."], 0, decides=True)
 
 

@@ -67,8 +67,8 @@ def test_every_model_takes_as_many_steps(tmp_path: Path, monkeypatch: pytest.Mon
     [
         (Serving("fp16"), "fp16 runs on CUDA"),
         (Serving("fp32", batch=50), "only 12 sentences can be timed"),
-        (Serving("int8", on="cuda"), "--serve cuda counts programs of fp16, bf16, not of int8"),
-        (Serving("int4", on="cpu"), "--serve cpu counts programs of fp32, int8, not of int4"),
+        (Serving("int8", on="cuda"), "serve cuda: it counts programs of fp16, bf16, not of int8"),
+        (Serving("int4", on="cpu"), "serve cpu: it counts programs of fp32, int8, not of int4"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(tmp_path: Path, serving: Serving, problem: str) -> None:

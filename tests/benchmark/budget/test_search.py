@@ -141,12 +141,12 @@ def test_both_limits(limit_ms: float, expected: int | None) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ((None, None), "--max-bleu-drop, --max-latency-ms or both"),
-        ((-0.1, None), "--max-bleu-drop -0.1: choose 0 or more"),
-        ((float("nan"), None), "--max-bleu-drop nan"),
-        ((None, 0.0), "--max-latency-ms 0: choose more than 0 ms"),
-        ((0.5, None, 0.999), "--confidence 0.999: choose 0"),
-        ((0.5, None, float("nan")), "--confidence nan"),
+        ((None, None), "max_bleu_drop, max_latency_ms or both"),
+        ((-0.1, None), "max_bleu_drop -0.1: choose 0 or more"),
+        ((float("nan"), None), "max_bleu_drop nan"),
+        ((None, 0.0), "max_latency_ms 0: choose more than 0 ms"),
+        ((0.5, None, 0.999), "confidence 0.999: choose 0"),
+        ((0.5, None, float("nan")), "confidence nan"),
     ],
 )
 def test_limits_out_of_range(values: tuple[float | None, ...], message: str) -> None:

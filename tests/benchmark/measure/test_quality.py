@@ -67,7 +67,7 @@ def test_a_quality_recorded_without_its_test_is_still_read() -> None:
 
 def test_quality_without_references_is_refused() -> None:
     output = Output("full", SOURCES)
-    with pytest.raises(InvalidRequestError, match="quality needs references; give --reference FILE"):
+    with pytest.raises(InvalidRequestError, match="references: the quality on fake needs them"):
         score(output, output, TestSet("fake", SOURCES), 4)
 
 

@@ -119,7 +119,7 @@ def test_what_peers_need_is_said_before_anything_is_measured(
         FailedPreconditionError, match="optimum needs optimum, which is not installed: pip install 'opt"
     ):
         check_peers(["optimum"], tiny_checkpoint, digest)
-    with pytest.raises(InvalidRequestError, match="name their folder with --checkpoint DIR"):
+    with pytest.raises(InvalidRequestError, match="checkpoint: peers need the weights"):
         check_peers(["ctranslate2"], None, digest)
     with pytest.raises(InvalidRequestError, match="has other weights than the reference level"):
         check_peers(["ctranslate2"], CHECKPOINT, digest)

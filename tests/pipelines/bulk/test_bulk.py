@@ -194,7 +194,7 @@ def test_a_corpus_that_changes_meanwhile_is_told(level: BulkLevel, tmp_path: Pat
             files[1].write_text("A bird sings.\nA cat sleeps.\nA fox.\n")
 
     settings = replace(SETTINGS, shard_lines=1)
-    with pytest.raises(InvalidRequestError, match="changed while it was read: run again with another --out"):
+    with pytest.raises(InvalidRequestError, match="changed while it was read: run again into another folder"):
         translate_corpus([str(file) for file in files], str(tmp_path / "out"), level, settings, report=changing)
     files[1].write_text("A dog runs.\nA cat sleeps.\n")
     with pytest.raises(InvalidRequestError, match="sources changed while they were read"):
@@ -202,11 +202,11 @@ def test_a_corpus_that_changes_meanwhile_is_told(level: BulkLevel, tmp_path: Pat
 
 
 def test_settings_that_make_no_sense() -> None:
-    with pytest.raises(InvalidRequestError, match="shard-lines 0: choose 1"):
+    with pytest.raises(InvalidRequestError, match="shard_lines 0: choose 1"):
         BulkSettings(shard_lines=0)
-    with pytest.raises(InvalidRequestError, match="--format 'xml': choose text, jsonl, parquet"):
+    with pytest.raises(InvalidRequestError, match="output 'xml': choose text, jsonl, parquet"):
         BulkSettings(output="xml")  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="needs --seed"):
+    with pytest.raises(InvalidRequestError, match="seed: a run that goes on"):
         BulkSettings(DecodeOptions(beam_size=1, sampling=Sampling()))
 
 

@@ -81,7 +81,7 @@ def test_a_column_of_parquet(tmp_path: Path) -> None:
         Corpus([str(path)], "txt")
     with pytest.raises(InvalidRequestError, match="column 'n' holds int64, not strings"):
         Corpus([str(path)], "n")
-    with pytest.raises(InvalidRequestError, match="name the column that holds the text with --field"):
+    with pytest.raises(InvalidRequestError, match="name the column that holds the text with text_field"):
         Corpus([str(path)], None)
 
 
@@ -111,7 +111,12 @@ def test_a_store(tmp_path: Path) -> None:
         ("a.txt", "text\n".encode("utf-16-le"), None, "is not UTF-8: it has null bytes, .* iconv -f UTF-16LE"),
         ("a.txt", gzip.compress(b"text"), None, "is not UTF-8: it is packed by gzip: unpack it first"),
         ("a.parquet", b"text", "text", "no Parquet file that can be read"),
-        ("a.jsonl", b'{"txt": "a"}\n', "text", r"line 1: field 'text' is missing; there are txt\. .*is --field right"),
+        (
+            "a.jsonl",
+            b'{"txt": "a"}\n',
+            "text",
+            r"line 1: field 'text' is missing; there are txt\. .*is text_field",
+        ),
     ],
     ids=["missing", "empty", "no gzip", "cut gzip", "UTF-16", "no mark", "no ending", "no Parquet", "no such field"],
 )

@@ -182,9 +182,9 @@ def test_references_that_do_not_fit_are_refused(text: Path, tmp_path: Path) -> N
     write_lines(tmp_path / "short.de", ["eins"])
     one, out = DistillSettings(), tmp_path / "data"
     for references, settings, message in (
-        ([tmp_path / "short.de"], SETTINGS, "has 1 lines, and .* 94: --reference has the translation of each line"),
-        ([text, text], SETTINGS, "2 of --reference and 1 of --source: give one for each"),
-        ([text], one, "give --n-best 2 or more"),
+        ([tmp_path / "short.de"], SETTINGS, "has 1 lines, and .* 94: references have the translation of each"),
+        ([text, text], SETTINGS, "references: 2 files for 1 of source text; give one for each"),
+        ([text], one, "give n_best 2 or more"),
     ):
         with pytest.raises(InvalidRequestError, match=message):
             distill(CHECKPOINT, [text], out, settings, references=references)
@@ -211,7 +211,7 @@ def test_another_search_is_refused(whole: Path, text: Path, changes: dict[str, o
 def test_another_teacher_and_another_text_are_refused(
     whole: Path, text: Path, tmp_path: Path, tiny_checkpoint: Path
 ) -> None:
-    with pytest.raises(InvalidRequestError, match=r"teacher: .* there, .* here.*choose another --out, or delete it"):
+    with pytest.raises(InvalidRequestError, match=r"teacher: .* there, .* here.*choose another folder, or delete it"):
         distill(tiny_checkpoint, [text], whole, SETTINGS)
     (tmp_path / "t.en").write_text("Another text.\n", encoding="utf-8")
     with pytest.raises(InvalidRequestError, match="sources: "):

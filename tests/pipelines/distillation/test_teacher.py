@@ -36,7 +36,7 @@ def test_another_model_does_not_replace_the_imported_one(tmp_path: Path) -> None
     folder = tmp_path / "out" / "checkpoint"
     as_checkpoint(tmp_path / "one", folder)
     before = times(folder)
-    with pytest.raises(InvalidRequestError, match=r"belongs to another model than .*other; choose another --out"):
+    with pytest.raises(InvalidRequestError, match=r"belongs to another model than .*other; choose another folder"):
         as_checkpoint(tmp_path / "other", folder)
     assert times(folder) == before
 

@@ -35,7 +35,7 @@ def said(argument: str, **variables: str) -> str:
 
 def test_a_path_is_itself(tmp_path: Path) -> None:
     assert located(str(tmp_path)).path == tmp_path
-    with pytest.raises(InvalidRequestError, match="--revision is for a name on the Hugging Face hub"):
+    with pytest.raises(InvalidRequestError, match="revision: it is for a name on the Hugging Face hub"):
         located(str(tmp_path), "main")
 
 

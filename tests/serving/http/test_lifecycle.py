@@ -38,7 +38,7 @@ def test_a_busy_port_is_named(tmp_path: Path, factory: FakeFactory) -> None:
     with serving(tmp_path, factory) as (running, address):
         port = int(address.rpartition(":")[2])
         settings = ServerSettings(port=0, http_port=port)
-        with pytest.raises(PortInUseError, match=rf"port {port} .* --http-port"):
+        with pytest.raises(PortInUseError, match=rf"port {port} .* http_port"):
             BackgroundServer(running.host.status().path, settings, factory).__enter__()
         assert httpx.post(f"{address}/v1/translate", json=BODY).status_code == 200
     with pytest.raises(InvalidRequestError, match="http_port -1: choose 0 to 65535"):

@@ -54,8 +54,8 @@ class CompilePlan:
         """Raises DeviceUnavailableError if there is a test set and this machine can run none of the levels."""
         if self.test_set and len(self.not_scored) == len(self.precisions):
             raise DeviceUnavailableError(
-                f"--eval: levels in {', '.join(self.not_scored)} run on CUDA, and this machine has none; "
-                "leave --eval out, or compile on a machine with CUDA"
+                f"levels in {', '.join(self.not_scored)} run on CUDA, and this machine cannot score them; "
+                "leave the test set out, or compile on a machine with CUDA"
             )
 
 

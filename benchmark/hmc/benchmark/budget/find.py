@@ -53,7 +53,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         if not 1 <= self.beam <= MAX_BEAM:
-            raise InvalidRequestError(f"--beam {self.beam}: choose 1 to {MAX_BEAM}")
+            raise InvalidRequestError(f"beam {self.beam}: choose 1 to {MAX_BEAM}")
 
     @classmethod
     def of(cls, sources: Sequence[str], beam: int, *, decides: bool) -> Workload:
@@ -205,14 +205,14 @@ class BudgetSearch:
         self.limits.check_test_set(len(self._test_set.texts))
         if self.plan.not_scored:
             raise DeviceUnavailableError(
-                f"--precision {self.plan.not_scored[0]}: such levels run on CUDA, and this machine has none to score "
-                "and time them on; search at fp32 or int8, then compile the heads found with --target-heads"
+                f"precisions {self.plan.not_scored[0]}: such levels run on CUDA, and this machine has none to score "
+                "and time them on; search at fp32 or int8, then compile the heads found with target_heads"
             )
 
     @property
     def _test_set(self) -> TestSet:
         if self.plan.test_set is None:
-            raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
+            raise InvalidRequestError("the levels of a search are scored and timed on a test set: give one")
         return self.plan.test_set
 
     @property

@@ -174,11 +174,11 @@ class Serving:
         if device == "cuda" and self.on == "here":
             raise InvalidRequestError(
                 f"{self.precision} runs on CUDA, and latency tables are measured on CPUs: choose fp32, int8 or int4, "
-                "or --serve cuda, which counts"
+                "or serve on cuda, which counts"
             )
         if self.on != "here" and (device != self.on or self.precision == "int4"):
             known = ", ".join(name for name in IN_PROGRAMS if PRECISIONS[name].device == self.on)
-            raise InvalidRequestError(f"--serve {self.on} counts programs of {known}, not of {self.precision}")
+            raise InvalidRequestError(f"serve {self.on}: it counts programs of {known}, not of {self.precision}")
 
 
 def measure_table(

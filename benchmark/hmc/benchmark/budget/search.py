@@ -38,23 +38,23 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.max_bleu_drop is None and self.max_latency_ms is None:
-            raise InvalidRequestError("a search needs a limit: --max-bleu-drop, --max-latency-ms or both")
+            raise InvalidRequestError("a search needs a limit: max_bleu_drop, max_latency_ms or both")
         if self.max_bleu_drop is not None and not (self.max_bleu_drop >= 0 and math.isfinite(self.max_bleu_drop)):
-            raise InvalidRequestError(f"--max-bleu-drop {self.max_bleu_drop:g}: choose 0 or more BLEU points")
+            raise InvalidRequestError(f"max_bleu_drop {self.max_bleu_drop:g}: choose 0 or more BLEU points")
         if self.max_latency_ms is not None and not (self.max_latency_ms > 0 and math.isfinite(self.max_latency_ms)):
-            raise InvalidRequestError(f"--max-latency-ms {self.max_latency_ms:g}: choose more than 0 ms")
+            raise InvalidRequestError(f"max_latency_ms {self.max_latency_ms:g}: choose more than 0 ms")
         if not 0 <= self.confidence <= MOST_CONFIDENCE:
             raise InvalidRequestError(
-                f"--confidence {self.confidence:g}: choose 0 (the measured loss alone counts) to {MOST_CONFIDENCE}"
+                f"confidence {self.confidence:g}: choose 0 (the measured loss alone counts) to {MOST_CONFIDENCE}"
             )
 
     def check_test_set(self, sentences: int) -> None:
         """Raises InvalidRequestError if a test set of so many sentences is too small for a confidence interval."""
         if self.max_bleu_drop is not None and self.confidence > 0 and sentences < FEWEST_SENTENCES:
             raise InvalidRequestError(
-                f"--eval: {sentences} sentences are too few to say that a BLEU drop is kept with "
-                f"{self.confidence:.0%} confidence; give {FEWEST_SENTENCES} or more, better 1000, or leave out "
-                "--confidence: the measured loss then decides"
+                f"{sentences} sentences are too few to say that a BLEU drop is kept with "
+                f"{self.confidence:.0%} confidence; give {FEWEST_SENTENCES} or more, better 1000, or leave the "
+                "confidence out: the measured loss then decides"
             )
 
 

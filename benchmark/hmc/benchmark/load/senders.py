@@ -61,7 +61,7 @@ async def sender(target: LoadTarget) -> AsyncIterator[Send]:
         try:
             await client.translate([texts[0]], level, options, timeout=target.deadline_s)
         except UnauthenticatedError as error:
-            raise UnauthenticatedError(f"{error}; give this server's token in HMC_TOKEN or with --token") from error
+            raise UnauthenticatedError(f"{error}; give this server's token as token, or in HMC_TOKEN") from error
 
         async def send(number: int) -> Reply:
             try:

@@ -65,7 +65,7 @@ def reference_level(manifest: Manifest) -> str:
     if not runnable:
         raise DeviceUnavailableError(
             f"every level of this bundle is in {names_for('cuda')}, which need a CUDA device, and this machine has "
-            f"none: measure on a machine that has one, or compile with --precision {names_for('cpu')} too"
+            f"none: measure on a machine that has one, or compile the bundle in {names_for('cpu')} too"
         )
     exact = [level for level in runnable if level.precision == "fp32"]
     full = [level for level in exact if level.name == "full"]

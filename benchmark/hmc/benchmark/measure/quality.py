@@ -84,7 +84,7 @@ def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Qua
     Raises InvalidRequestError without references, and for a single sentence, which has no significance.
     """
     if test_set.references is None:
-        raise InvalidRequestError(f"test set {test_set.name}: quality needs references; give --reference FILE")
+        raise InvalidRequestError(f"references: the quality on {test_set.name} needs them")
     check_pairs(len(test_set.references), test_set.name)
     seed = default_seed()
     chrf = CHRF()

@@ -42,17 +42,17 @@ def named_test_set(name: str, pair: str) -> tuple[Path, Path]:
 
     if name not in DATASETS:
         raise InvalidRequestError(
-            f"--test-set {name}: sacreBLEU has no set of this name (`sacrebleu --list` shows them); for sentences of "
-            "your own give --source FILE"
+            f"test_set {name}: sacreBLEU has no set of this name (`sacrebleu --list` shows them); for sentences of "
+            "your own give their file"
         )
     if pair not in DATASETS[name].langpairs:
-        raise InvalidRequestError(f"--test-set {name}: sacreBLEU's set is not for {pair}, the languages of the bundle")
+        raise InvalidRequestError(f"test_set {name}: sacreBLEU's set is not for {pair}, the languages of the bundle")
     folder = Path(os.environ.get("SACREBLEU") or Path.home() / ".sacrebleu") / name  # as sacreBLEU finds it
     reference = next(field for field in DATASETS[name].fieldnames(pair) if field.startswith("ref"))
     files = [folder / f"{name.replace('/', '_')}.{pair}.{field.replace(':', '-')}" for field in ("src", reference)]
     if missing := [file for file in files if not file.is_file()]:
         raise InvalidRequestError(
-            f"--test-set {name}: {missing[0]} is not on this machine, and hmc downloads nothing; "
+            f"test_set {name}: {missing[0]} is not on this machine, and hmc downloads nothing; "
             f"`sacrebleu -t {name} -l {pair} --echo src ref > /dev/null` downloads it"
         )
     return files[0], files[1]

@@ -165,11 +165,11 @@ def check_peers(names: Sequence[str], checkpoint: Path | None, digest: str) -> N
         if missing := [module for module in ENGINES[name].modules if find_spec(module) is None]:
             raise FailedPreconditionError(
                 f"the peer {name} needs {', '.join(missing)}, which is not installed: pip install "
-                f"{ENGINES[name].install}, or leave {name} out of --peers"
+                f"{ENGINES[name].install}, or leave {name} out of the peers"
             )
     if checkpoint is None:
         raise InvalidRequestError(
-            "peers need the weights that the bundle was compiled from: name their folder with --checkpoint DIR"
+            "checkpoint: peers need the weights that the bundle was compiled from; name their folder"
         )
     if checkpoint_digest(checkpoint) != digest:
         raise InvalidRequestError(

@@ -163,7 +163,7 @@ def _check_alike(before: Report, after: Report) -> None:
         if report.conditions.rounds < FEWEST_ROUNDS:
             raise InvalidRequestError(
                 f"the {name} report has fewer than {FEWEST_ROUNDS} rounds, so its times have no interval: measure "
-                f"again with --rounds {FEWEST_ROUNDS} or more"
+                f"again with {FEWEST_ROUNDS} rounds or more"
             )
 
 

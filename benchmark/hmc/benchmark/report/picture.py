@@ -82,7 +82,7 @@ def points(report: Report, setting: RequestSize | None = None, *, recorded: bool
     for system in report.systems:
         quality = system.recorded if recorded else system.quality_at(setting.beam)
         if quality is None:
-            raise InvalidRequestError("the picture shows BLEU against speed: give references with --reference FILE")
+            raise InvalidRequestError("the picture shows BLEU against speed: measure with references")
         speed = base / system.latency_at(setting).ratio
         lost = f"{quality.bleu_delta:+.1f}".replace("-", "−")
         score = f"{quality.bleu:.1f} BLEU" if system.name == quality.reference_level else f"{lost} BLEU"

@@ -75,6 +75,13 @@ OF_FIELDS = {
     "attention_heads": "attention_head",
     "target_language": "to",
     "limit": "sentences",
+    "calibration": "calibrate",
+    "sources": "source",
+    "references": "reference",
+    "text_field": "field",
+    "precisions": "precision",
+    "speedups": "target_speedup",
+    "table_file": "latency_table",
 }
 """Field of a request or of settings → the parameter of commands that sets it, where the names differ."""
 TRY_AGAIN = 75

@@ -146,7 +146,7 @@ def write_table(table: LatencyTable, file: Path) -> None:
 
 def read_table(file: Path) -> LatencyTable:
     """Reads what `write_table` wrote. Raises InvalidRequestError with what is wrong with the file."""
-    advice = "measure it again: leave --latency-table out"
+    advice = "measure it again"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         version = content.get("schema_version") if isinstance(content, dict) else None

@@ -90,9 +90,7 @@ def check_level(
         what = "vocabulary shortlists" if with_shortlist else precision
         raise InvalidRequestError(f"graphs in device form are for floats without shortlists: leave {what} out")
     if traits.quantised and not sentences:
-        raise InvalidRequestError(
-            f"{precision} needs real source sentences to calibrate on: give --calibrate FILE (a few hundred lines)"
-        )
+        raise InvalidRequestError(f"calibration: {precision} needs real source sentences; give a few hundred lines")
 
 
 def read_calibration(path: Path) -> list[str]:

@@ -47,11 +47,11 @@ def resolve_devices(names: str, level: Level) -> list[Device]:
         problem = cuda_problem(device.index)
         if problem is not None:
             raise DeviceUnavailableError(
-                f"level {level.name!r} on {names}: {problem}. Or use --device cpu with a level in {names_for('cpu')}"
+                f"level {level.name!r} on {names}: {problem}. Or use the cpu with a level in {names_for('cpu')}"
             )
     if made_for == "cpu":
         raise InvalidRequestError(
-            f"level {level.name!r} is {level.precision}, which is for cpu; compile it with --precision "
+            f"level {level.name!r} is {level.precision}, which is for cpu; compile it in "
             f"{names_for('cuda')} to serve it on cuda"
         )
     return found

@@ -160,11 +160,11 @@ class Corpus:
             return
         line = _json_line(raw, 1, place, self._field)
         if line.problem is not None:
-            raise InvalidRequestError(f"{place} line 1: {line.problem}. Is it JSONL, and is --field right?")
+            raise InvalidRequestError(f"{place} line 1: {line.problem}. Is it JSONL, and is text_field right?")
 
     def _parquet_source(self, place: str) -> CorpusFile:
         if self._field is None:
-            raise InvalidRequestError(f"{place}: name the column that holds the text with --field")
+            raise InvalidRequestError(f"{place}: name the column that holds the text with text_field")
         with opened(place) as file, parquet_table(file, place) as table:
             schema = table.schema_arrow
             if self._field not in schema.names:

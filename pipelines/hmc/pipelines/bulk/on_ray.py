@@ -40,7 +40,7 @@ class RayEngine:
         """Connects to Ray, or starts it. Raises InvalidRequestError for a device that is not a CPU, and
         UnavailableError if there is no cluster at the address."""
         if level.device not in ("auto", "cpu"):
-            raise InvalidRequestError(f"--device {level.device}: --engine ray runs on CPUs; use --engine local")
+            raise InvalidRequestError(f"device {level.device}: the engine ray runs on CPUs; choose the engine local")
         self._settings = settings
         self._threads = level.threads or 1
         self._level = replace(
@@ -80,7 +80,7 @@ class RayEngine:
             why = (str(failed).splitlines() or [type(failed).__name__])[0]
             raise UnavailableError(
                 f"Ray could not translate {lines} ({why}). What is written stays: run the command again, with fewer "
-                "--workers or --shard-lines if memory is short"
+                "workers or shard_lines if memory is short"
             ) from failed
         if error is not None:
             internal, message = error

@@ -126,7 +126,7 @@ def translate_corpus(
             if _missing(store, files, shards) or not _is_same(corpus, sources, settings):
                 store.write(FIRST.name, FIRST.written(request | {"sources changed while they were read": True}))
                 named = ", ".join(sources)
-                raise InvalidRequestError(f"{named} changed while it was read: run again with another --out")
+                raise InvalidRequestError(f"{named} changed while it was read: run again into another folder")
         counts = _write_report(store, shards)
         return Translated(**counts, shards=shards, lines_now=meter.done, seconds=round(seconds, 3))
 

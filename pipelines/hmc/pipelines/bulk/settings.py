@@ -31,14 +31,14 @@ class BulkSettings:
 
     def __post_init__(self) -> None:
         if self.output not in get_args(OutputFormat):
-            raise InvalidRequestError(f"--format {self.output!r}: choose {', '.join(get_args(OutputFormat))}")
+            raise InvalidRequestError(f"output {self.output!r}: choose {', '.join(get_args(OutputFormat))}")
         if self.shard_lines < 1:
-            raise InvalidRequestError(f"--shard-lines {self.shard_lines}: choose 1 or more")
-        if self.options.token_scores or self.options.alignment:
-            raise InvalidRequestError("--engine keeps no scores or attention of tokens: leave out --token-scores and "
-                                      "--alignment")  # fmt: skip
+            raise InvalidRequestError(f"shard_lines {self.shard_lines}: choose 1 or more")
+        for name in ("token_scores", "alignment"):
+            if getattr(self.options, name):
+                raise InvalidRequestError(f"{name}: files keep no numbers of tokens; leave it out")
         if self.options.sampling is not None and self.options.sampling.seed is None:
-            raise InvalidRequestError("--sample with --engine needs --seed: a resumed run has to draw the same samples")
+            raise InvalidRequestError("seed: a run that goes on has to draw the same samples; give one")
 
     def identity(self) -> dict[str, Any]:
         """Returns the settings as JSON values. Decoding options at their default are left out."""

@@ -62,7 +62,7 @@ def distill(
     files = read_sources(sources)
     human = read_references(references, files)
     if human and settings.n_best < 2:
-        raise InvalidRequestError("--reference chooses among several translations of a line: give --n-best 2 or more")
+        raise InvalidRequestError("references: they choose among several translations of a line; give n_best 2 or more")
     checkpoint = as_checkpoint(teacher, out / IMPORTED)
     tokenizer = open_tokenizer(load_checkpoint(checkpoint).tokenizer)
     source_text = [file.identity() for file in files]

@@ -56,7 +56,7 @@ def read_sources(paths: Sequence[Path]) -> list[SourceFile]:
     files = [SourceFile.read(path) for path in paths]
     if not sum(file.lines for file in files):
         raise InvalidRequestError(
-            "--source: the files hold no line to translate; give files of source text, one sentence a line"
+            "sources: the files hold no line to translate; give files of source text, one sentence a line"
         )
     return files
 
@@ -65,14 +65,14 @@ def read_references(paths: Sequence[Path], sources: Sequence[SourceFile]) -> lis
     """Reads the references of source files, one for each or none. Raises InvalidRequestError if they do not fit."""
     if paths and len(paths) != len(sources):
         raise InvalidRequestError(
-            f"{len(paths)} of --reference and {len(sources)} of --source: give one for each, in the same order"
+            f"references: {len(paths)} files for {len(sources)} of source text; give one for each, in the same order"
         )
     files = [SourceFile.read(path) for path in paths]
     for file, source in zip(files, sources, strict=False):
         if file.lines != source.lines:
             raise InvalidRequestError(
-                f"{file.path} has {file.lines:,} lines, and {source.path} {source.lines:,}: --reference has the "
-                "translation of each line of --source on the same line"
+                f"{file.path} has {file.lines:,} lines, and {source.path} {source.lines:,}: references have the "
+                "translation of each source line on the same line"
             )
     return files
 

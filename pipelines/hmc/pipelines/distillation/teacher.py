@@ -36,7 +36,7 @@ def as_checkpoint(path: Path, folder: Path) -> Path:
             same = checkpoint_digest(Path(temporary) / "checkpoint") == checkpoint_digest(folder)
         if not same:
             raise InvalidRequestError(
-                f"{folder} belongs to another model than {path}; choose another --out, or delete that folder's "
+                f"{folder} belongs to another model than {path}; choose another folder, or delete that one's "
                 "parent to begin anew"
             )
         return folder

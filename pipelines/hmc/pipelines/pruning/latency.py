@@ -124,7 +124,7 @@ def prune_to_latency(
     if not (targets.speedups or targets.milliseconds):
         raise InvalidRequestError("give a speed-up or a latency to reach")
     if any(not 1 < speedup < float("inf") for speedup in targets.speedups):
-        raise InvalidRequestError("--target-speedup: give numbers above 1, such as 2x")
+        raise InvalidRequestError("speedups: give numbers above 1, such as 2x")
     names = [goal.name for goal in goals_of(targets.speedups, targets.milliseconds, 1.0)]
     if len(set(names)) < len(names):
         raise InvalidRequestError(f"give each latency target once, not {', '.join(names)}")
@@ -137,9 +137,8 @@ def prune_to_latency(
         if not _is_of(table, serving):
             found = table.setting
             raise InvalidRequestError(
-                f"the latency table is of {found.device}, --serve-precision {found.precision} --serve-batch "
-                f"{found.batch} --serve-beam {found.beam} --serve-threads {found.threads}: give the same, or leave "
-                "--latency-table out"
+                f"the latency table is of {found.device}, {found.precision}, batch {found.batch}, beam {found.beam} "
+                f"and {found.threads} threads: give the same, or leave table_file out"
             )
     else:
         with phase() as (_, step):

@@ -56,8 +56,8 @@ def run(
 
     app = application(bundles, settings, Replicas.parse(replicas), replica or Replica)
     if settings.port == 0:
-        raise InvalidRequestError("port 0: Ray opens the port that you name; give --port")
-    check_port(settings.host, settings.port, "--port")
+        raise InvalidRequestError("port 0: Ray opens the port that you name; give one")
+    check_port(settings.host, settings.port, "port")
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

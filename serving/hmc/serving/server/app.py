@@ -239,7 +239,7 @@ class Server:
         settings = self.settings
         shared = self._group is not None
         if not shared:
-            check_port(settings.host, port, "--http-port")
+            check_port(settings.host, port, "http_port")
         app = application(self._methods, self._shown_registry, self._why_not_ready, not self._gate.is_open)
         pair = None if self._certificates is None else self._certificates.pair
         self._listener = Listener(
@@ -269,7 +269,7 @@ class Server:
         for warning in warnings_of(settings):
             log.warning("%s", warning)
         shared = self._group is not None
-        self.port = listen(self._grpc, settings.host, settings.port, "--port", self._certificates, shared=shared)
+        self.port = listen(self._grpc, settings.host, settings.port, "port", self._certificates, shared=shared)
         self.admin_address = self.address
         if settings.admin_address is not None and self._leads:
             self.admin_address = listen_for_admin(self._servers[-1], settings, self._certificates)

@@ -49,7 +49,7 @@ def test_more_than_the_budget_is_refused_with_the_numbers() -> None:
     memory.reserve(50 * MIB, "weights")
     message = (
         r"cuda:3 has too little memory for caches of level h36: needed 40\.0 MiB, free on the device 50\.0 MiB, budget "
-        r"80\.0 MiB, of which 50\.0 MiB are in use\. Load fewer levels .*--max-tokens.*--gpu-memory"
+        r"80\.0 MiB, of which 50\.0 MiB are in use\. Load fewer levels, lower max_tokens or max_rows, raise gpu_memory"
     )
     with pytest.raises(FailedPreconditionError, match=message):
         memory.reserve(40 * MIB, "caches of level h36")

@@ -133,7 +133,7 @@ def test_reloads_stay_below_the_root(factory: FakeFactory, tmp_path: Path) -> No
     settings = ServerSettings(port=0, bundle_root=outside)
     with BackgroundServer(first, settings, factory) as running, Client(running.address) as client:
         assert client.reload(outside / "v3") == "3" * 16
-        with pytest.raises(PermissionDeniedError, match="start the server with another --bundle-root"):
+        with pytest.raises(PermissionDeniedError, match="start the server with another bundle_root"):
             client.reload(first)
 
 

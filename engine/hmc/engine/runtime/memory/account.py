@@ -158,7 +158,7 @@ class DeviceMemory:
         return FailedPreconditionError(
             f"{self.device} has too little memory for {what}: needed {mebibytes(size)}, free on the device "
             f"{unused}, budget {budget}, of which {mebibytes(held)} are in use. "
-            "Load fewer levels (--levels), lower --max-tokens or --max-rows, raise --gpu-memory, or end other "
+            "Load fewer levels, lower max_tokens or max_rows, raise gpu_memory, or end other "
             "processes that use this device"
         )
 

@@ -81,18 +81,18 @@ def listen(
     server: grpc.aio.Server,
     host: str,
     port: int,
-    option: str,
+    setting: str,
     certificates: Certificates | None = None,
     *,
     shared: bool = False,
 ) -> int:
     """Lets a server listen on `host:port`, and returns the port.
 
-    Raises PortInUseError, and InvalidRequestError for an address or TLS files that cannot be used. option: of the
-    command line, for the error. shared: other processes listen there too.
+    Raises PortInUseError, and InvalidRequestError for an address or TLS files that cannot be used. setting: of the
+    port, for the error. shared: other processes listen there too.
     """
     if not shared:
-        check_port(host, port, option)
+        check_port(host, port, setting)
     address = join_address(host, port)
     try:
         if certificates is None:
@@ -100,7 +100,7 @@ def listen(
         return server.add_secure_port(address, certificates.credentials())
     except RuntimeError as error:
         if not shared:
-            check_port(host, port, option)
+            check_port(host, port, setting)
         if certificates is None:
             raise InvalidRequestError(f"cannot listen on {address}: {error}") from error
         raise InvalidRequestError(
@@ -117,14 +117,14 @@ def listen_for_admin(server: grpc.aio.Server, settings: ServerSettings, certific
     listener = parse_listener(settings.admin_address or "")
     if not isinstance(listener, Path):
         host, port = listener
-        return join_address(local_host(host), listen(server, host, port, "--admin-address", certificates))
-    check_socket_file(listener, "--admin-address")
+        return join_address(local_host(host), listen(server, host, port, "admin_address", certificates))
+    check_socket_file(listener, "admin_address")
     before = os.umask(0o177)
     try:
         server.add_insecure_port(f"{UNIX}{listener}")
     except RuntimeError as error:
         raise InvalidRequestError(
-            f"--admin-address: cannot listen on {listener}: {error}; choose another path"
+            f"admin_address: cannot listen on {listener}: {error}; choose another path"
         ) from error
     finally:
         os.umask(before)

@@ -29,11 +29,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_port(host: str, port: int, option: str) -> None:
+def check_port(host: str, port: int, setting: str) -> None:
     """Listens on `host:port` for a moment, and raises if that fails.
 
     Raises PortInUseError if another process listens there, and InvalidRequestError for any other reason. Both messages
-    name `option`, the command-line option that sets the port.
+    name the setting of the port.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -43,15 +43,15 @@ def check_port(host: str, port: int, option: str) -> None:
                 probe.bind(address)
                 probe.listen(1)
     except UnicodeError as error:
-        raise InvalidRequestError(f"--host {host!r} is not a valid host name; choose another") from error
+        raise InvalidRequestError(f"host {host!r}: it is not a valid host name; choose another") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
-                f"port {port} on {host} is in use by another process: stop that one, or choose another port with "
-                f"{option} (0 takes any free one)"
+                f"port {port} on {host} is in use by another process: stop that one, or choose another {setting} "
+                f"(0 takes any free one)"
             ) from error
         reason = f"cannot listen on {join_address(host, port)}: {error.strerror}"
-        raise InvalidRequestError(f"{reason}; choose another --host or {option}") from error
+        raise InvalidRequestError(f"{reason}; choose another host or {setting}") from error
 
 
 UNIX = "unix:"
@@ -73,20 +73,20 @@ def parse_listener(address: str) -> tuple[str, int] | Path:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def check_socket_file(path: Path, option: str) -> None:
+def check_socket_file(path: Path, setting: str) -> None:
     """Raises PortInUseError if a process listens on this Unix socket; a socket that nobody listens on may be replaced.
 
     Raises InvalidRequestError if a file there is no socket, or its folder cannot be used.
     """
     try:
         if path.exists() and not path.is_socket():
-            raise InvalidRequestError(f"{option} {path} is a file and no socket: choose another path")
+            raise InvalidRequestError(f"{setting} {path} is a file and no socket: choose another path")
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(os.fspath(path))
     except (FileNotFoundError, ConnectionRefusedError):
         if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise InvalidRequestError(f"{option} {path}: its folder is missing or not writable") from None
+            raise InvalidRequestError(f"{setting} {path}: its folder is missing or not writable") from None
         return
     except OSError as error:
-        raise InvalidRequestError(f"{option} {path}: {error.strerror or error}; choose another path") from error
-    raise PortInUseError(f"another process listens on {path}: stop that one, or choose another {option}")
+        raise InvalidRequestError(f"{setting} {path}: {error.strerror or error}; choose another path") from error
+    raise PortInUseError(f"another process listens on {path}: stop that one, or choose another {setting}")

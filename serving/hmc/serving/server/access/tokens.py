@@ -112,13 +112,13 @@ def line_of(name: str, token: str, scopes: Sequence[str], limits: dict[str, floa
     if not re.fullmatch(NAME, name):
         raise InvalidRequestError(f"name {name!r}: choose 1 to 64 letters, digits, - and _")
     if unknown := [scope for scope in scopes if scope not in get_args(Scope)]:
-        raise InvalidRequestError(f"--scope {unknown[0]}: choose {', '.join(get_args(Scope))}")
+        raise InvalidRequestError(f"scope {unknown[0]}: choose {', '.join(get_args(Scope))}")
     for key, value in limits.items():
         least = "1 or more" if key in ("burst", "max_characters") else "a number above 0"
         if not 0 < value < math.inf:
-            raise InvalidRequestError(f"--{key.replace('_', '-')} {value:g}: choose {least}")
+            raise InvalidRequestError(f"{key} {value:g}: choose {least}")
     if "burst" in limits and "texts_per_second" not in limits:
-        raise InvalidRequestError("--burst is about --texts-per-second: add it, or leave --burst out")
+        raise InvalidRequestError("burst: it is about texts_per_second; add that, or leave burst out")
     TokensFile.model_validate({"tokens": {name: values}})
     written = ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
     return f"tokens.{name} = {{ {written} }}"

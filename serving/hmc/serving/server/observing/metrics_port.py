@@ -97,7 +97,7 @@ def serve_metrics(
 
     gate: knows who may read the metrics. None: everybody.
     """
-    check_port(host, port, "--metrics-port")
+    check_port(host, port, "metrics_port")
     app = make_wsgi_app(registry)
     server = MetricsServer(host, port, app if gate is None or not gate.guards_metrics else _guarded(app, gate))
     threading.Thread(target=server.serve_forever, name="hmc-metrics", daemon=True).start()

@@ -20,12 +20,12 @@ from hmc.serving.server.processes.group import Group, private_folder
 from hmc.serving.server.settings import ServerSettings
 
 
-def reserve(host: str, port: int, option: str) -> socket.socket:
+def reserve(host: str, port: int, setting: str) -> socket.socket:
     """Takes a port for processes that will share it, and listens to nothing itself. Close the socket to give it back.
 
-    port: 0 takes any free one. option: of the command line, for errors. Raises PortInUseError and InvalidRequestError.
+    port: 0 takes any free one. setting: of the port, for errors. Raises PortInUseError and InvalidRequestError.
     """
-    check_port(host, port, option)  # the socket below would share a port with another service of this user
+    check_port(host, port, setting)  # the socket below would share a port with another service of this user
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -58,14 +58,14 @@ class Supervisor:
     def _with_own_ports(self, settings: ServerSettings, held: ExitStack) -> ServerSettings:
         """The settings of a front, with the ports that all of them listen on."""
 
-        def taken(port: int, option: str) -> int:
-            reserved = held.enter_context(reserve(settings.host, port, option))
+        def taken(port: int, setting: str) -> int:
+            reserved = held.enter_context(reserve(settings.host, port, setting))
             return int(reserved.getsockname()[1])
 
-        port = taken(settings.port, "--port")
+        port = taken(settings.port, "port")
         http_port = settings.http_port
         if http_port is not None:
-            http_port = taken(http_port, "--http-port")
+            http_port = taken(http_port, "http_port")
         return settings.model_copy(update={"port": port, "http_port": http_port})
 
     def __enter__(self) -> Supervisor:
