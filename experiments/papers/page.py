@@ -41,7 +41,7 @@ FIGURES = {
     "BLEU without the least important heads, by epoch (Michel et al., figure 5)": "measure/epochs/profile",
 }
 """Caption → result of an analysis, drawn anew with each page."""
-DRAWN_BY: dict[str, Callable[[Result, Path], list[Path]]] = {
+DRAWN_BY: dict[str, Callable[[Result[Any], Path], list[Path]]] = {
     "ablate": masking.draw_ablate, "compare": masking.draw_compare, "confidence": roles.draw_confidence,
     "correlate": masking.draw_correlate, "lrp": roles.draw_lrp, "profile": masking.draw_profile,
     "roles": roles.draw_roles, "survivors": pruning.draw_survivors,
@@ -184,7 +184,7 @@ def figures(study: Study, folder: Path) -> str:
         found, target = study.root / f"{name}.json", folder / f"{study.root.name}-{name.replace('/', '-')}.svg"
         if found.is_file():
             result = read_result(found, [found.stem])
-            if found.stem == "roles" and not any(head["roles"] for head in result.data["heads"]):
+            if found.stem == "roles" and not any(head.roles for head in result.data.heads):
                 continue  # nothing but grey
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory() as place:

@@ -27,7 +27,9 @@ def _there(path: Path) -> Path:
 
 def result(study: Study, name: str, command: str) -> Mapping[str, Any]:
     """The data of an analysis of a model."""
-    return read_result(_there(study.measured(name) / f"{command}.json"), [command]).data
+    found = read_result(_there(study.measured(name) / f"{command}.json"), [command])
+    data: Mapping[str, Any] = found.data.model_dump(mode="json")
+    return data
 
 
 def quality(study: Study, name: str, level: str) -> Quality:

@@ -91,9 +91,9 @@ def test_scores_are_added_and_rank_heads_everywhere(
             assert result.settings["rank"] == {"by": "I_h" if name == "importance" else name, "from": str(checkpoint)}
         bundle = tmp_path / f"bundle-{name}"
         done(hmc("compile", checkpoint, "--target-heads", "16", "--rank-by", name, "-o", bundle))
-        first = read_result(tmp_path / f"by-{name}" / "groups.json").data["groups"][:2]
+        first = read_result(tmp_path / f"by-{name}" / "groups.json").data.groups[:2]
         [level] = read_manifest(bundle).levels
-        assert {str(head) for head in level.layout.heads()} == {h for group in first for h in group["heads"]}
+        assert {str(head) for head in level.layout.heads()} == {h for group in first for h in group.heads}
 
 
 def test_the_seed_is_recorded_and_comes_from_sacrebleus_variable(
@@ -127,7 +127,7 @@ def test_results_are_compared_and_texts_correlated(
 
 def test_survivors_and_trajectories_of_pruning(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
     done(hmc("analyze", "survivors", tiny_checkpoint, "--out", tmp_path / "s"))
-    assert read_result(tmp_path / "s" / "survivors.json").data["budgets"][0]["heads"] == 24
+    assert read_result(tmp_path / "s" / "survivors.json").data.budgets[0].heads == 24
     points = [{"stage": 0, "step": step, "open": 9.0, "unsettled": 0.0} for step in (1, 2)]
     (tmp_path / "trajectory.json").write_text(json.dumps(points), encoding="utf-8")
     done(hmc("analyze", "trajectory", f"run={tmp_path / 'trajectory.json'}", "--out", tmp_path / "t"))

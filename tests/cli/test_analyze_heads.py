@@ -38,7 +38,7 @@ def test_a_table_the_data_and_the_figures(
     ran = done(hmc("analyze", command, tiny_checkpoint, *options))
     assert f"wrote {tmp_path / 'out' / command}.json" in ran.stdout
     result = read_result(tmp_path / "out" / f"{command}.json", [command])
-    assert len(result.data["heads"]) == 24
+    assert len(result.data.heads) == 24
     assert ("references" in result.settings["decoder_reads"]) is forced
     for suffix in ("svg", "png"):
         assert (tmp_path / "out" / f"{command}.{suffix}").stat().st_size > 1000
@@ -63,8 +63,8 @@ def test_attention_maps(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None
         "--head", "encoder_self.1.0", "--device", "cpu",
     ))  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == {"attention.json", "attention.svg", "attention.png"}
-    maps = read_result(tmp_path / "attention.json").data["maps"]
-    assert [(one["kind"], one["layer"], one["index"]) for one in maps] == [("cross", 0, 3), ("encoder_self", 1, 0)]
+    maps = read_result(tmp_path / "attention.json").data.maps
+    assert [(one.kind, one.layer, one.index) for one in maps] == [("cross", 0, 3), ("encoder_self", 1, 0)]
 
 
 @pytest.mark.parametrize(

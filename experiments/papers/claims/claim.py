@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from experiments.papers.over_seeds import Difference
 from experiments.papers.studies import Study
@@ -65,7 +65,7 @@ def without_loss(row: Mapping[str, float]) -> Verdict:
     return "does not hold" if row["p_value"] < SIGNIFICANT and row["value"] < 0 else "undecided"
 
 
-def positive(found: Mapping[str, float]) -> Verdict:
+def positive(found: Mapping[str, Any]) -> Verdict:
     """Whether a value with the ends `low` and `high` is above zero."""
     return above(Difference(found["value"], found["low"], found["high"]))
 

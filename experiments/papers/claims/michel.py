@@ -23,7 +23,7 @@ from experiments.papers.readings import result
 from experiments.papers.studies import Study
 from hmc.artifact.model.heads import KINDS
 from hmc.training.analysis.across.correlate import spearman
-from hmc.training.analysis.common.result import ORDERS
+from hmc.training.analysis.common.records import ORDERS
 from hmc.training.analysis.common.summary import probability
 
 FEWEST_EPOCHS = 10

@@ -9,7 +9,7 @@ from experiments.papers.claims.claim import NOTICEABLE, SIGNIFICANT, Claim, Find
 from experiments.papers.over_seeds import Difference, difference, ratio
 from experiments.papers.readings import bleu, over, result, spread
 from experiments.papers.studies import BASELINE, Study
-from hmc.training.analysis.common.result import ORDERS
+from hmc.training.analysis.common.records import ORDERS
 
 
 def _seeds(ours: list[float], theirs: list[float]) -> str:

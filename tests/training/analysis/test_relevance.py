@@ -242,16 +242,16 @@ def test_masked_heads_have_no_relevance_and_layers_sum_to_one() -> None:
 @pytest.mark.parametrize("forced", [False, True])
 def test_analysis_of_a_text(subject: Subject, text: Text, forced: bool) -> None:
     result = analyse(subject, text, forced=forced)
-    heads = result.data["heads"]
-    assert [(row["kind"], row["layer"], row["index"]) for row in heads] == [
+    heads = result.data.heads
+    assert [(row.kind, row.layer, row.index) for row in heads] == [
         (head.kind, head.layer, head.index) for head in subject.layout.heads()
     ]
-    for kind, layer in {(row["kind"], row["layer"]) for row in heads}:
-        layer_sum = sum(row["relevance"] for row in heads if (row["kind"], row["layer"]) == (kind, layer))
+    for kind, layer in {(row.kind, row.layer) for row in heads}:
+        layer_sum = sum(row.relevance for row in heads if (row.kind, row.layer) == (kind, layer))
         assert layer_sum == pytest.approx(1, abs=1e-5)
-    assert result.data["conservation_error"] < 1e-4
+    assert result.data.conservation_error < 1e-4
     if forced:
-        assert result.data["generation_steps"] == sum(
+        assert result.data.generation_steps == sum(
             len(subject.vocabulary.encode(side, target=True)) for side in text.references
         )
     assert len(summary(result).rows) == 10

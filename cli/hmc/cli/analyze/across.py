@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -54,7 +54,7 @@ def correlate(
     beam = beam_size(beam, bleu=effect not in ("loss", "importance"), without=f"--effect {effect}")
     settings = Settings(beam=beam, seed=seed, batch_tokens=BATCH_TOKENS if batch_tokens is None else batch_tokens)
 
-    def analyse(progress: Progress) -> Result:
+    def analyse(progress: Progress) -> Result[Any]:
         subject = load_subject(checkpoint, device)
         texts = [read_text(corpus, subject.languages, sentences) for corpus in data]
         return correlate.analyse(subject, texts, effect, settings, progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,12 +32,16 @@ def _score_command(name: str, description: str) -> Callable[..., None]:
         from hmc.training.analysis.common.subject import Progress, Subject, read_text
         from hmc.training.analysis.figures.roles import draw_confidence, draw_lrp
 
-        def analyse(subject: Subject, progress: Progress) -> Result:
+        def analyse(subject: Subject, progress: Progress) -> Result[Any]:
             text = read_text(data, subject.languages, sentences)
-            result: Result = analysis.analyse(subject, text, forced=forced, progress=progress)
+            result: Result[Any] = analysis.analyse(subject, text, forced=forced, progress=progress)
             return result
 
-        analysis, draw = {"confidence": (confidence, draw_confidence), "lrp": (relevance, draw_lrp)}[name]
+        parts: dict[str, tuple[Any, Any]] = {
+            "confidence": (confidence, draw_confidence),
+            "lrp": (relevance, draw_lrp),
+        }
+        analysis, draw = parts[name]
         carry_out_and_save(checkpoint, device, analyse, analysis.summary, draw, out, as_json, save)
 
     command.__doc__ = description
@@ -94,7 +98,7 @@ def roles(
     if not frequencies:
         check_unused("needs --frequencies: add --frequencies, or leave this option out", frequent=frequent)
 
-    def analyse(progress: Progress) -> Result:
+    def analyse(progress: Progress) -> Result[Any]:
         treebank = roles.Trees.of(str(trees), read_trees(trees)) if trees else None
         subject = load_subject(checkpoint, device)
         text = read_text(data, subject.languages, sentences)
@@ -127,7 +131,7 @@ def attention(
     from hmc.training.analysis.common.subject import Progress, load_subject
     from hmc.training.analysis.figures.roles import draw_attention
 
-    def analyse(_: Progress) -> Result:
+    def analyse(_: Progress) -> Result[Any]:
         subject = load_subject(checkpoint, device)
         return maps.analyse(subject, sentence, parse_heads(head or [], subject.layout), reference)
 

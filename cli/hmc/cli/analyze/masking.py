@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,7 +58,7 @@ def importance(
 
     how = rank_by(None, None, None, words, 0).how
 
-    def analyse(subject: Subject, progress: Progress) -> Result:
+    def analyse(subject: Subject, progress: Progress) -> Result[Any]:
         return importance.analyse(subject, read_text(data, subject.languages, sentences), how, progress)
 
     carry_out_and_save(checkpoint, device, analyse, importance.summary, draw_importance, out, as_json, save)
@@ -89,7 +89,7 @@ def ablate(
 
     settings = Settings(bleu, beam_size(beam, bleu=bleu), resamples, seed, batch_tokens)
 
-    def analyse(subject: Subject, progress: Progress) -> Result:
+    def analyse(subject: Subject, progress: Progress) -> Result[Any]:
         heads = parse_heads(head or [], subject.layout)
         return ablate.analyse(subject, read_text(data, subject.languages, sentences), settings, heads, progress)
 
@@ -119,7 +119,7 @@ def all_but_one(
 
     settings = Settings(bleu, beam_size(beam, bleu=bleu), resamples, seed, batch_tokens)
 
-    def analyse(progress: Progress) -> Result:
+    def analyse(progress: Progress) -> Result[Any]:
         subject = load_subject(checkpoint, device)
         return all_but_one.analyse(subject, read_text(data, subject.languages, sentences), settings, progress)
 
@@ -156,20 +156,21 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
         from hmc.training.analysis.masking import cumulative as cumulative_analysis
         from hmc.training.analysis.masking import groups as groups_analysis
 
-        analysis, draw = {
+        parts: dict[str, tuple[Any, Any]] = {
             "groups": (groups_analysis, draw_groups),
             "cumulative": (cumulative_analysis, draw_cumulative),
-        }[name]
+        }
+        analysis, draw = parts[name]
         settings = Settings(bleu, beam_size(beam, bleu=bleu), resamples, seed, batch_tokens)
         by = rank_by(scores, rank_data, name_of_score, words, sentences, scope)
 
-        def analyse(progress: Progress) -> Result:
+        def analyse(progress: Progress) -> Result[Any]:
             subject = load_subject(checkpoint, device)
             heads = sum(head.kind in by.kinds for head in subject.layout.heads())
             groups_analysis.check_groups(groups, heads)  # fails now, not after ranking the heads
             text = read_text(data, subject.languages, sentences)
             ranking = by.rank(subject, text, progress)
-            result: Result = analysis.analyse(subject, text, ranking, settings, groups, progress)
+            result: Result[Any] = analysis.analyse(subject, text, ranking, settings, groups, progress)
             return result
 
         carry_out(analyse, analysis.summary, draw, out, as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def carry_out(
-    analyse: Callable[[Progress], Result],
-    summarise: Callable[[Result], Summary],
-    draw: Callable[[Result, Path], list[Path]],
+    analyse: Callable[[Progress], Result[Any]],
+    summarise: Callable[[Result[Any]], Summary],
+    draw: Callable[[Result[Any], Path], list[Path]],
     out: Path,
     as_json: bool,
 ) -> None:
@@ -57,9 +57,9 @@ def carry_out(
 def carry_out_and_save(
     checkpoint: Path,
     device: str,
-    analyse: Callable[[Subject, Progress], Result],
-    summarise: Callable[[Result], Summary],
-    draw: Callable[[Result, Path], list[Path]],
+    analyse: Callable[[Subject, Progress], Result[Any]],
+    summarise: Callable[[Result[Any]], Summary],
+    draw: Callable[[Result[Any], Path], list[Path]],
     out: Path,
     as_json: bool,
     save: Path | None,
@@ -71,7 +71,7 @@ def carry_out_and_save(
     if save is not None:
         check_target(save, checkpoint, out)
 
-    def analyse_and_save(progress: Progress) -> Result:
+    def analyse_and_save(progress: Progress) -> Result[Any]:
         subject = load_subject(checkpoint, device)
         result = analyse(subject, progress)
         if save is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from tests.training.analysis.helpers import LOSS, two_texts
 
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.model.importance import Importance
+from hmc.artifact.significance import Estimate
 from hmc.training.analysis.across import compare, correlate
 from hmc.training.analysis.common.measure import Settings
+from hmc.training.analysis.common.records import CurvePoint
 from hmc.training.analysis.common.result import Result, masked_within, write_result
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.masking import ablate, cumulative, groups, importance
@@ -23,14 +26,12 @@ from hmc.training.analysis.masking.ranking import RankBy
 def test_effects_correlate_as_their_values_do(subject: Subject, text: Text, tmp_path: Path, effect: str) -> None:
     texts = two_texts(text, tmp_path)
     result = correlate.analyse(subject, texts, effect, Settings(resamples=100))
-    x, y = (np.array([row[side] for row in result.data["heads"]]) for side in ("first", "second"))
-    assert result.data["pearson"]["value"] == pytest.approx(np.corrcoef(x, y)[0, 1])
-    assert result.data["spearman"]["value"] == pytest.approx(
-        np.corrcoef(x.argsort().argsort(), y.argsort().argsort())[0, 1]
-    )
+    x, y = (np.array([getattr(row, side) for row in result.data.heads]) for side in ("first", "second"))
+    assert result.data.pearson.value == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert result.data.spearman.value == pytest.approx(np.corrcoef(x.argsort().argsort(), y.argsort().argsort())[0, 1])
     if effect == "loss":
-        alone = ablate.analyse(subject, texts[1], LOSS).data["heads"]
-        assert y.tolist() == [row["delta_loss"]["value"] for row in alone]
+        alone = ablate.analyse(subject, texts[1], LOSS).data.heads
+        assert y.tolist() == [row.delta_loss.value for row in alone]
 
 
 def test_correlation_needs_two_texts_and_a_known_effect(subject: Subject, text: Text) -> None:
@@ -48,7 +49,7 @@ def test_compare_puts_systems_side_by_side(subject: Subject, text: Text, tmp_pat
     result = cumulative.analyse(subject, text, ranking, LOSS, groups=4)
     files = {name: write_result(result, tmp_path / name) for name in ("baseline", "random")}
     compared = compare.analyse(compare.parse_names([str(files["baseline"]), f"Random-18={files['random']}"]))
-    assert list(compared.data["systems"]) == ["baseline", "Random-18"]
+    assert list(compared.data.systems) == ["baseline", "Random-18"]
     rows = compare.summary(compared).rows
     assert rows[0][1:] == rows[1][1:]
     assert [source.digest for source in compared.checkpoints] == [subject.source.digest] * 2
@@ -57,7 +58,7 @@ def test_compare_puts_systems_side_by_side(subject: Subject, text: Text, tmp_pat
 def test_what_cannot_be_compared_is_refused(subject: Subject, text: Text, tmp_path: Path) -> None:
     ranking = RankBy().rank(subject, text)
 
-    def saved(result: Result, name: str) -> Path:
+    def saved(result: Result[Any], name: str) -> Path:
         return write_result(result, tmp_path / name)
 
     one = saved(groups.analyse(subject, text, ranking, LOSS, groups=4), "one")
@@ -94,8 +95,8 @@ def test_spread_of_importance_is_set_against_the_first_system(subject: Subject, 
     """Sun et al. 2021, tables 5 and 6: half of every I_h: a quarter of the variance, the same deviation / mean."""
     first = importance.analyse(subject, text)
     half = first.model_copy(deep=True)
-    values = np.array([row["importance"] for row in first.data["heads"]]) / 2
-    half.data["all"] = importance.spread(values)
+    values = np.array([row.importance for row in first.data.heads]) / 2
+    half.data.all = importance.spread(values)
     files = {name: write_result(r, tmp_path / name) for name, r in {"baseline": first, "half": half}.items()}
     table = compare.summary(compare.analyse(files))
     place = table.columns.index("variance / baseline")
@@ -109,5 +110,8 @@ def test_spread_of_importance_is_set_against_the_first_system(subject: Subject, 
     [([30.0, 29.5, 29.1, 28.0, 29.9], 18), ([30.0, 28.9], 0), ([30.0, 31.0, 29.0], 18), ([30.0, 28.0, 30.0], 0)],
 )
 def test_heads_masked_within_a_point_of_bleu(bleu: list[float], most: int) -> None:
-    curve = [{"masked": 9 * n, "bleu": {"value": value}} for n, value in enumerate(bleu)]
+    curve = [
+        CurvePoint(masked=9 * n, loss=Estimate(0, 0, 0), bleu=Estimate(value, value, value))
+        for n, value in enumerate(bleu)
+    ]
     assert masked_within(curve) == most

@@ -28,6 +28,7 @@ def test_fishers_interval_for_fifty_points() -> None:
     y = 0.6 * x / np.linalg.norm(x) + 0.8 * noise / np.linalg.norm(noise)
     found = pearson(x, y, seed=1)
     assert (found.value, found.low, found.high) == pytest.approx((0.6, 0.386, 0.753), abs=0.001)
+    assert found.p_value is not None
     assert found.p_value < 0.001
 
 
@@ -48,7 +49,7 @@ def test_spearman_sees_order_only_and_ties_share_ranks() -> None:
 def test_independent_values_do_not_correlate() -> None:
     rng = np.random.default_rng(5)
     x, y = rng.standard_normal((2, 200))
-    assert pearson(x, y, seed=1).p_value > 0.05
+    assert (pearson(x, y, seed=1).p_value or 0) > 0.05
     assert spearman(x, y, seed=1).low < 0 < spearman(x, y, seed=1).high
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.artifact.model.test_latency import table, whole
 from tests.support.files import write_pair
@@ -20,6 +22,7 @@ from hmc.artifact.model.ffn import parse_neuron_budgets
 from hmc.artifact.model.heads import KINDS
 from hmc.training import PruneRequest, PruningRun
 from hmc.training.analysis.across import budgets, survivors, trajectory
+from hmc.training.analysis.common.records import HeadImportance, ImportanceData, Overlap, Range
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.figures.pruning import draw_trajectory
@@ -42,22 +45,22 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_survivors_by_budget_kind_and_layer(pruned: dict[str, Path]) -> None:
     data = survivors.analyse([pruned["small"], pruned["a"], pruned["b"]]).data
-    nine, two = data["budgets"]
-    assert (nine["heads"], nine["checkpoints"], two["heads"], two["checkpoints"]) == (9, 2, 2, 1)
-    assert nine["kinds"]["encoder_self"] == {"mean": 3.5, "least": 3.0, "most": 4.0}
-    assert nine["kinds"]["decoder_self"] == {"mean": 2.0, "least": 1.0, "most": 3.0}
-    assert [layer["mean"] for layer in nine["layers"]["cross"]] == [1.5, 2.0]
-    assert nine["without_heads"] == {"mean": 1.0, "least": 1.0, "most": 1.0}
-    assert two["without_heads"]["mean"] == 4.0
-    assert two["agreement"] is None, "one checkpoint has no other to agree with"
-    assert sum(nine["kinds"][kind]["mean"] for kind in KINDS) == 9
+    nine, two = data.budgets
+    assert (nine.heads, nine.checkpoints, two.heads, two.checkpoints) == (9, 2, 2, 1)
+    assert nine.kinds["encoder_self"] == Range(mean=3.5, least=3.0, most=4.0)
+    assert nine.kinds["decoder_self"] == Range(mean=2.0, least=1.0, most=3.0)
+    assert [layer.mean for layer in nine.layers["cross"]] == [1.5, 2.0]
+    assert nine.without_heads == Range(mean=1.0, least=1.0, most=1.0)
+    assert two.without_heads.mean == 4.0
+    assert two.agreement is None, "one checkpoint has no other to agree with"
+    assert sum(nine.kinds[kind].mean for kind in KINDS) == 9
 
 
 def test_shared_heads_are_set_against_what_numbers_by_layer_explain(pruned: dict[str, Path]) -> None:
     # Shared: encoder_self.0.1, encoder_self.1.2, cross.0.1, cross.1.0 and cross.1.3. By chance: Σ |a| · |b| / 4.
     assert survivors.shared(A, B, 4) == (5, (2 * 2 + 1 * 2 + 3 * 1 + 0 + 1 * 2 + 2 * 2) / 4)
     data = survivors.analyse([pruned["a"], pruned["b"]]).data
-    assert data["budgets"][0]["agreement"] == {"shared": 5.0, "by_chance": 3.75}
+    assert data.budgets[0].agreement == Overlap(shared=5.0, by_chance=3.75)
     full = HeadLayout.full(2, 2, 4)
     assert survivors.shared(full, A, 4) == (9, 9.0), (
         "where every head of a layer is kept, chance explains all that is shared"
@@ -66,13 +69,16 @@ def test_shared_heads_are_set_against_what_numbers_by_layer_explain(pruned: dict
 
 def test_survivors_among_the_most_important_heads(pruned: dict[str, Path], tmp_path: Path) -> None:
     heads = [*A.heads(), *(head for head in HeadLayout.full(2, 2, 4).heads() if head not in set(A.heads()))]
-    rows = [{"kind": h.kind, "layer": h.layer, "index": h.index, "importance": -n} for n, h in enumerate(heads)]
+    rows = [HeadImportance(**asdict(head), importance=-rank) for rank, head in enumerate(heads)]
     source = survivors.analyse([pruned["a"]]).checkpoints
-    scores = write_result(Result(command="importance", checkpoints=source, data={"heads": rows}), tmp_path)
-    found = survivors.analyse([pruned["a"], pruned["small"]], scores).data["budgets"]
-    assert found[0]["most_important"]["shared"] == 9.0
-    assert found[1]["most_important"] == {"shared": 1.0, "by_chance": 0.5}, "of encoder_self.0.0 and encoder_self.0.1"
-    few = write_result(Result(command="importance", checkpoints=source, data={"heads": rows[:8]}), tmp_path / "few")
+    data = ImportanceData(heads=rows, all=importance.spread(np.arange(24.0)), kinds={})
+    scores = write_result(Result(command="importance", checkpoints=source, data=data), tmp_path)
+    found = survivors.analyse([pruned["a"], pruned["small"]], scores).data.budgets
+    assert found[0].most_important is not None
+    assert found[0].most_important.shared == 9.0
+    assert found[1].most_important == Overlap(shared=1.0, by_chance=0.5), "of encoder_self.0.0 and encoder_self.0.1"
+    fewer = data.model_copy(update={"heads": rows[:8]})
+    few = write_result(Result(command="importance", checkpoints=source, data=fewer), tmp_path / "few")
     with pytest.raises(InvalidRequestError, match=r"the scores lack cross\.1\.3"):
         survivors.analyse([pruned["a"]], few)
 
@@ -82,8 +88,13 @@ def test_scores_of_another_architecture_are_refused(
     pruned: dict[str, Path], tmp_path: Path, layers: int, heads: int
 ) -> None:
     layout = HeadLayout.full(layers, layers, heads)
-    rows = [{"kind": h.kind, "layer": h.layer, "index": h.index, "importance": 1.0} for h in layout.heads()]
-    data = {"heads": rows, "layout": layout.to_json(), "heads_per_layer": heads}
+    data = ImportanceData(
+        layout=layout.to_json(),
+        heads_per_layer=heads,
+        heads=[HeadImportance(**asdict(head), importance=1.0) for head in layout.heads()],
+        all=importance.spread(np.ones(1)),
+        kinds={},
+    )
     source = survivors.analyse([pruned["small"]]).checkpoints
     scores = write_result(Result(command="importance", checkpoints=source, data=data), tmp_path)
     with pytest.raises(InvalidRequestError, match=r"another architecture: .* have 2 \+ 2 layers of 4 heads"):
@@ -92,8 +103,9 @@ def test_scores_of_another_architecture_are_refused(
 
 def test_a_ranking_measured_on_a_checkpoint_serves(subject: Subject, text: Text, tmp_path: Path) -> None:
     scores = write_result(importance.analyse(subject, text), tmp_path)
-    (only,) = survivors.analyse([subject.path], scores).data["budgets"]
-    assert only["most_important"]["shared"] == subject.layout.total
+    (only,) = survivors.analyse([subject.path], scores).data.budgets
+    assert only.most_important is not None
+    assert only.most_important.shared == subject.layout.total
 
 
 def test_survivors_refuses_what_cannot_be_counted_together(pruned: dict[str, Path], uneven_checkpoint: Path) -> None:
@@ -118,10 +130,10 @@ def test_levels_of_as_many_heads_make_a_point(tiny_bundle: Path, tmp_path: Path)
     write_manifest(manifest, bundle)
     with pytest.raises(InvalidRequestError, match="h12 and h12-other-seed have equal heads, and other neurons"):
         budgets.analyse({"L0": bundle})
-    points = result.data["series"]["L0"]["points"]
-    assert [point["heads"] for point in points] == [24, 12, 5]
-    assert points[1]["bleu"] == {"mean": 29.0, "least": 28.5, "most": 29.5}
-    assert points[1]["bleu_delta"]["mean"] == -1.0
+    points = result.data.series["L0"].points
+    assert [point.heads for point in points] == [24, 12, 5]
+    assert points[1].bleu == Range(mean=29.0, least=28.5, most=29.5)
+    assert points[1].bleu_delta.mean == -1.0
     assert result.settings["beam"] == 4
     rows = budgets.summary(result).rows
     assert rows[0] == ("L0", "24", "1", "30.00", "–", "–", "–")
@@ -159,8 +171,8 @@ def test_updates_are_counted_through_the_closing_stages(tmp_path: Path) -> None:
     points[-1]["unsettled"] = 0.0
     (tmp_path / "trajectory.json").write_text(json.dumps(points))
     result = trajectory.analyse({"run": tmp_path / "trajectory.json"})
-    found = result.data["runs"]["run"]["points"]
-    assert [p["update"] for p in found] == [50, 100, 150, 200]
+    found = result.data.runs["run"].points
+    assert [p.update for p in found] == [50, 100, 150, 200]
     assert [len(stage) for stage in trajectory.stages(found)] == [2, 2]
     assert trajectory.summary(result).rows == (
         ("run", "1", "100", "16", "16.0", "4.0", "4.0", "4.0", "3", "3"),
@@ -208,9 +220,8 @@ def test_a_trajectory_of_every_kind_of_budget(tmp_path: Path, asked: str) -> Non
         )
     ).run()
     result = trajectory.analyse({asked: tmp_path / "p" / "trajectory.json"})
-    points = result.data["runs"][asked]["points"]
     expected = {"neurons": ["neurons"], "both": ["heads", "neurons"], "latency": ["heads", "latency_ms"]}
-    assert set(expected[asked]) <= set(trajectory.quantities(points))
+    assert set(expected[asked]) <= set(trajectory.quantities(result.data.runs.values()))
     table_of = trajectory.summary(result)
     assert len(table_of.rows) == 1
     assert len(table_of.rows[0]) == len(table_of.columns)

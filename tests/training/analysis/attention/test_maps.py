@@ -89,15 +89,15 @@ def test_a_sentence_looks_the_same_in_any_batch(subject: Subject, text: Text) ->
 
 def test_confidence_of_a_text(subject: Subject, text: Text) -> None:
     result = analyse(subject, text)
-    assert len(result.data["heads"]) == LAYOUT.total
-    assert all(0 < row["confidence"] <= 1 for row in result.data["heads"])
-    assert result.data["sentences_cut"] == 0
+    assert len(result.data.heads) == LAYOUT.total
+    assert all(0 < row.confidence <= 1 for row in result.data.heads)
+    assert result.data.sentences_cut == 0
     assert len(summary(result).rows) == 10
     forced = analyse(subject, text, forced=True)
-    own = {(row["kind"], row["layer"], row["index"]): row["confidence"] for row in result.data["heads"]}
-    for row in forced.data["heads"]:
-        same = own[row["kind"], row["layer"], row["index"]] == pytest.approx(row["confidence"], abs=1e-6)
-        assert same is (row["kind"] == "encoder_self")  # only the decoder reads something else
+    own = {(row.kind, row.layer, row.index): row.confidence for row in result.data.heads}
+    for row in forced.data.heads:
+        same = own[row.kind, row.layer, row.index] == pytest.approx(row.confidence, abs=1e-6)
+        assert same is (row.kind == "encoder_self")  # only the decoder reads something else
 
 
 def test_long_sentences_are_cut_and_counted(subject: Subject, text: Text) -> None:
@@ -111,22 +111,22 @@ def test_long_sentences_are_cut_and_counted(subject: Subject, text: Text) -> Non
 def test_maps_of_a_sentence(subject: Subject) -> None:
     heads = [Head("encoder_self", 0, 3), Head("decoder_self", 0, 1), Head("cross", 1, 3)]
     result = maps.analyse(subject, "A cat sleeps.", heads, reference="A dog.")
-    encoder, decoder, cross = result.data["maps"]
-    assert "".join(encoder["keys"]) == "▁A▁cat▁sleeps.</s>"
-    assert encoder["queries"] == encoder["keys"] == cross["keys"]
-    assert decoder["queries"][0] == "<s>"
-    assert "".join(cross["queries"]) == "▁A▁dog.</s>"
+    encoder, decoder, cross = result.data.maps
+    assert "".join(encoder.keys) == "▁A▁cat▁sleeps.</s>"
+    assert encoder.queries == encoder.keys == cross.keys
+    assert decoder.queries[0] == "<s>"
+    assert "".join(cross.queries) == "▁A▁dog.</s>"
     for one in (encoder, decoder, cross):
-        assert len(one["weights"]) == len(one["queries"])
-        for row in one["weights"]:
-            assert len(row) == len(one["keys"])
+        assert len(one.weights) == len(one.queries)
+        for row in one.weights:
+            assert len(row) == len(one.keys)
             assert sum(row) == pytest.approx(1, abs=1e-5)
-    assert decoder["weights"][0][0] == pytest.approx(1)
+    assert decoder.weights[0][0] == pytest.approx(1)
     assert [row[0] for row in maps.summary(result).rows] == [str(head) for head in heads]
 
 
 def test_maps_of_all_encoder_heads_by_default(subject: Subject) -> None:
     result = maps.analyse(subject, "A cat sleeps.")
-    assert [(one["layer"], one["index"]) for one in result.data["maps"]] == [(0, 0), (0, 1), (0, 3), (1, 2)]
+    assert [(one.layer, one.index) for one in result.data.maps] == [(0, 0), (0, 1), (0, 3), (1, 2)]
     with pytest.raises(InvalidRequestError, match="empty"):
         maps.analyse(subject, "  ")

@@ -79,7 +79,7 @@ def test_translations_whose_scores_overflow_are_refused(uneven_checkpoint: Path,
 def scores(subject: Subject, text: Text, tmp_path: Path) -> Path:
     """A result of `importance`, one value of which became null when it was written: it was NaN."""
     result = importance.analyse(subject, text)
-    result.data["heads"][3]["importance"] = math.nan
+    result.data.heads[3].importance = math.nan
     return write_result(result, tmp_path / "scores")
 
 

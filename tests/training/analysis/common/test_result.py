@@ -9,29 +9,35 @@ from pathlib import Path
 import pytest
 
 from hmc.artifact import InvalidArtifactError, InvalidRequestError
+from hmc.training.analysis.common.records import HeadImportance, ImportanceData, Spread
 from hmc.training.analysis.common.result import Result, corpus_source, read_result, write_result
 from hmc.training.analysis.common.subject import choose_device, load_subject, read_text
 from hmc.training.analysis.common.summary import Summary
 
 
-def a_result(command: str = "ablate") -> Result:
-    return Result(command=command, settings={"seed": 1}, data={"x": [1.5, math.nan], "ü": "Δ"})
+def a_result() -> Result[ImportanceData]:
+    head = HeadImportance(kind="cross", layer=0, index=1, importance=1.5, standard_error=math.nan)
+    spread = Spread(heads=1, mean=1.5, variance=0, least=1.5, most=1.5)
+    data = ImportanceData(heads=[head], all=spread, kinds={"cross": spread})
+    return Result(command="importance", settings={"seed": 1, "ü": "Δ"}, data=data)
 
 
 def test_written_and_read_back(tmp_path: Path) -> None:
     path = write_result(a_result(), tmp_path / "new" / "folder")
-    assert path.name == "ablate.json"
-    again = read_result(path, ["ablate"])
-    assert again.data == {"x": [1.5, None], "ü": "Δ"}, "NaN is not JSON: it becomes null"
+    assert path.name == "importance.json"
+    again = read_result(path, ["importance"])
+    assert again.data.heads[0].importance == 1.5
+    assert again.data.heads[0].standard_error is None, "NaN is not JSON: it becomes null"
+    assert again.settings == {"seed": 1, "ü": "Δ"}
     first = path.read_bytes()
     write_result(a_result(), path.parent)
     assert path.read_bytes() == first
-    assert [p.name for p in path.parent.iterdir()] == ["ablate.json"], "no temporary file is left"
+    assert [p.name for p in path.parent.iterdir()] == ["importance.json"], "no temporary file is left"
     assert {"python", "torch", "numpy", "sacrebleu"} <= again.versions.keys()
 
 
 def test_versions_that_a_file_does_not_state_are_not_made_up(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(json.dumps({"command": "ablate", "data": {}}))
+    (tmp_path / "r.json").write_text(json.dumps({"command": "trajectory", "data": {"runs": {}}}))
     assert read_result(tmp_path / "r.json").versions == {}
 
 
@@ -40,6 +46,7 @@ def test_versions_that_a_file_does_not_state_are_not_made_up(tmp_path: Path) -> 
     [
         ("{", "not a result of `hmc analyze`"),
         ('{"command": "ablate"}', "data: Field required"),
+        (json.dumps({"command": "ablate", "data": {"full": {}}}), "heads: Field required"),
         (json.dumps({"schema_version": 9, "command": "ablate", "data": {}}), "schema version 9; this hmc reads 1"),
         (json.dumps({"command": "roles", "data": {}}), "is a result of roles; needed is one of ablate, groups"),
     ],

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -26,13 +27,14 @@ BOTH = Settings(resamples=100)
 THREE = HeadLayout.from_json({"encoder_self": [[0], []], "decoder_self": [[], [1]], "cross": [[2], []]})
 
 
-def comparison(result: Result, folder: Path) -> Result:
+def comparison(result: Result[Any], folder: Path) -> Result[Any]:
     files = {name: write_result(result, folder / name) for name in ("baseline", "Random-18")}
     return compare.analyse(files)
 
 
-Make = Callable[[Subject, Text, Path], Result]
-CASES: dict[str, tuple[Make, Callable[[Result, Path], list[Path]], list[str]]] = {
+Make = Callable[[Subject, Text, Path], Result[Any]]
+Paint = Callable[[Result[Any], Path], list[Path]]
+CASES: dict[str, tuple[Make, Paint, list[str]]] = {
     "importance": (
         lambda subject, text, _: importance.analyse(subject, text),
         masking.draw_importance,
@@ -89,12 +91,12 @@ CASES: dict[str, tuple[Make, Callable[[Result, Path], list[Path]], list[str]]] =
 }
 
 
-def survivors_of(subject: Subject, _: Text, folder: Path) -> Result:
+def survivors_of(subject: Subject, _: Text, folder: Path) -> Result[Any]:
     tiny_checkpoint_at(folder / "h3", layout=THREE, arch=subject.checkpoint.architecture)
     return survivors.analyse([subject.path, folder / "h3"])
 
 
-def gates_of(_: Subject, __: Text, folder: Path) -> Result:
+def gates_of(_: Subject, __: Text, folder: Path) -> Result[Any]:
     points = [
         {"stage": stage, "step": step, "open": 20 - step, "unsettled": 2, "budget": 10, "open/cross": 5}
         for stage in (0, 2)
@@ -121,7 +123,9 @@ def test_the_figure_of_scored_bundles(tiny_bundle: Path, tmp_path: Path) -> None
     check_figures(budgets.analyse({"one": one, "same": one}), pruning.draw_budgets, ["budgets"], tmp_path)
 
 
-def check_figures(made: Result, paint: Callable[[Result, Path], list[Path]], names: list[str], tmp_path: Path) -> None:
+def check_figures(
+    made: Result[Any], paint: Callable[[Result[Any], Path], list[Path]], names: list[str], tmp_path: Path
+) -> None:
     """Draws a result twice after reading it back from JSON. Both SVG and PNG must have the same bytes each time."""
     stored = read_result(write_result(made, tmp_path / "data"))
     first, second = paint(stored, tmp_path / "first"), paint(stored, tmp_path / "second" / "deeper")

@@ -12,7 +12,7 @@ from tests.training.analysis.helpers import LAYOUT, LOSS, loss_of, without
 from hmc.artifact import Head, HeadLayout, InvalidRequestError
 from hmc.training import evaluate, mask_to_layout, open_gates
 from hmc.training.analysis.common.measure import Settings
-from hmc.training.analysis.common.result import head_of, parse_heads, table_of
+from hmc.training.analysis.common.result import parse_heads, table_of
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.masking import ablate, all_but_one
 from hmc.training.analysis.masking.ranking import RankBy
@@ -21,14 +21,14 @@ from hmc.training.analysis.masking.ranking import RankBy
 def test_ablation_equals_masking_one_head_at_a_time(subject: Subject, text: Text) -> None:
     result = ablate.analyse(subject, text, LOSS)
     full = loss_of(subject, text, LAYOUT)
-    assert result.data["full"]["loss"]["value"] == pytest.approx(full, rel=1e-5)
-    assert [head_of(row) for row in result.data["heads"]] == list(LAYOUT.heads())
-    for row in result.data["heads"]:
-        alone = loss_of(subject, text, without([head_of(row)]))
-        delta = row["delta_loss"]
-        assert delta["value"] == pytest.approx(alone - full, abs=1e-5)
-        assert delta["low"] <= delta["value"] <= delta["high"]
-    assert max(abs(row["delta_loss"]["value"]) for row in result.data["heads"]) > 1e-3
+    assert result.data.full.loss.value == pytest.approx(full, rel=1e-5)
+    assert [row.head for row in result.data.heads] == list(LAYOUT.heads())
+    for row in result.data.heads:
+        alone = loss_of(subject, text, without([row.head]))
+        delta = row.delta_loss
+        assert delta.value == pytest.approx(alone - full, abs=1e-5)
+        assert delta.low <= delta.value <= delta.high
+    assert max(abs(row.delta_loss.value) for row in result.data.heads) > 1e-3
 
 
 def test_ablation_bleu_is_that_of_evaluate(demo: Subject, demo_text: Text) -> None:
@@ -39,11 +39,12 @@ def test_ablation_bleu_is_that_of_evaluate(demo: Subject, demo_text: Text) -> No
     masked = evaluate(demo.model, demo.vocabulary, demo_text.pairs, beam=1)
     open_gates(demo.model)
     assert full.bleu > 20
-    assert result.data["full"]["bleu"]["value"] == pytest.approx(full.bleu, abs=1e-6)
-    [row] = result.data["heads"]
-    assert row["delta_bleu"]["value"] == pytest.approx(masked.bleu - full.bleu, abs=1e-6)
+    assert result.data.full.metric("bleu").value == pytest.approx(full.bleu, abs=1e-6)
+    [row] = result.data.heads
+    assert row.delta_bleu is not None
+    assert row.delta_bleu.value == pytest.approx(masked.bleu - full.bleu, abs=1e-6)
     assert result.settings["bleu_signature"] == full.bleu_signature
-    table = table_of(result.data, lambda row: row["delta_bleu"]["value"])
+    table = table_of(result.data, result.data.heads, lambda row: row.delta_bleu.value if row.delta_bleu else 0.0)
     assert np.isnan(np.array(table["encoder_self"], float)).all(), "open heads that were not asked for"
 
 
@@ -67,8 +68,8 @@ def test_a_head_that_is_not_open_cannot_be_ablated(name: str, message: str) -> N
 
 def test_all_but_one_keeps_the_head_of_least_loss(subject: Subject, text: Text) -> None:
     result = all_but_one.analyse(subject, text, LOSS)
-    layers = result.data["layers"]
-    assert [(layer["kind"], layer["layer"]) for layer in layers] == [
+    layers = result.data.layers
+    assert [(layer.kind, layer.layer) for layer in layers] == [
         ("encoder_self", 0),
         ("decoder_self", 0),
         ("cross", 0),
@@ -76,13 +77,13 @@ def test_all_but_one_keeps_the_head_of_least_loss(subject: Subject, text: Text) 
     ], "layers with one head or none have nothing to mask"
     full = loss_of(subject, text, LAYOUT)
     for layer in layers:
-        kind, number = layer["kind"], layer["layer"]
-        for row in layer["heads"]:
-            others = [Head(kind, number, i) for i in LAYOUT[kind][number] if i != row["index"]]
-            assert row["delta_loss"]["value"] == pytest.approx(loss_of(subject, text, without(others)) - full, abs=1e-5)
-        least = min(layer["heads"], key=lambda row: row["delta_loss"]["value"])
-        assert layer["best"] == least["index"]
-        assert layer["delta_loss"]["value"] == pytest.approx(least["delta_loss"]["value"], abs=1e-6)
+        kind, number = layer.kind, layer.layer
+        for row in layer.heads:
+            others = [Head(kind, number, i) for i in LAYOUT[kind][number] if i != row.index]
+            assert row.delta_loss.value == pytest.approx(loss_of(subject, text, without(others)) - full, abs=1e-5)
+        least = min(layer.heads, key=lambda row: row.delta_loss.value)
+        assert layer.best == least.index
+        assert layer.delta_loss.value == pytest.approx(least.delta_loss.value, abs=1e-6)
 
 
 def test_settings_out_of_range() -> None:

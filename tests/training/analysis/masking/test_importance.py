@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from hmc.artifact.model.importance import Importance
 from hmc.training import corpus_importance, make_batch
 from hmc.training.analysis import relevance
 from hmc.training.analysis.attention import confidence
-from hmc.training.analysis.common.result import Result, head_of, table_of, write_result
+from hmc.training.analysis.common.result import Result, table_of, write_result
 from hmc.training.analysis.common.scores import save_scores, scores_of
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.masking import ablate, importance
@@ -36,17 +37,17 @@ def test_importance_is_that_of_the_training_room(subject: Subject, text: Text, w
     ids = [tuple(subject.vocabulary.encode(side) for side in pair) for pair in text.pairs]
     batch = make_batch([s for s, _ in ids], [t for _, t in ids], subject.model.arch.pad_id)
     expected = corpus_importance(subject.model, [batch], LAYOUT, how=how)
-    assert len(result.data["heads"]) == LAYOUT.total
+    assert len(result.data.heads) == LAYOUT.total
     values = []
-    for row in result.data["heads"]:
-        head = head_of(row)
+    for row in result.data.heads:
+        head = row.head
         value = float(expected[head.kind][head.layer, head.index])
-        assert row["importance"] == pytest.approx(value, rel=1e-3, abs=1e-5)
-        assert how.estimator == "batch" or row["standard_error"] > 0
-        values.append(row["importance"])
-    assert result.data["all"]["variance"] == pytest.approx(np.var(values))
-    assert result.data["kinds"]["cross"]["heads"] == 4
-    table = table_of(result.data, lambda row: row["importance"])
+        assert row.importance == pytest.approx(value, rel=1e-3, abs=1e-5)
+        assert how.estimator == "batch" or (row.standard_error or 0) > 0
+        values.append(row.importance)
+    assert result.data.all.variance == pytest.approx(np.var(values))
+    assert result.data.kinds["cross"].heads == 4
+    table = table_of(result.data, result.data.heads, lambda row: row.importance)
     assert [value is None for value in table["encoder_self"][0]] == [False, False, True, False]
     assert table["decoder_self"][1] == [None] * 4
 
@@ -61,12 +62,12 @@ def test_a_copy_of_the_checkpoint_holds_the_importance(
     assert original.importance is None
     assert load_subject(tmp_path / "copy", "cpu").source.digest == subject.source.digest
     assert copied.importance["encoder_self"][0, 2] == 0, "a closed head"
-    best = max(result.data["heads"], key=lambda row: row["importance"])
+    best = max(result.data.heads, key=lambda row: row.importance)
     from_copy = RankBy(tmp_path / "copy").rank(subject, text)
     from_file = RankBy(write_result(result, tmp_path)).rank(subject, text)
     measured = RankBy().rank(subject, text)
     assert from_copy.heads == from_file.heads == measured.heads
-    assert measured.heads[0] == head_of(best)
+    assert measured.heads[0] == best.head
     with pytest.raises(InvalidRequestError, match="exists; choose a new path"):
         save_scores(subject, result, tmp_path / "copy")
     named = RankBy(tmp_path / "copy", name="importance").rank(subject, text)
@@ -77,7 +78,7 @@ def test_a_copy_of_the_checkpoint_holds_the_importance(
 
 def test_importance_of_another_model_does_not_rank_this_one(subject: Subject, text: Text, tmp_path: Path) -> None:
     result = importance.analyse(subject, text)
-    result.data["heads"] = [row for row in result.data["heads"] if row["kind"] != "cross"]
+    result.data.heads = [row for row in result.data.heads if row.kind != "cross"]
     with pytest.raises(InvalidRequestError, match=r"has no importance of cross\.0\.1"):
         RankBy(write_result(result, tmp_path)).rank(subject, text)
     with pytest.raises(InvalidRequestError, match="not both"):
@@ -104,7 +105,7 @@ def test_every_score_is_added_to_a_checkpoint_and_ranks_its_heads(
 ) -> None:
     shutil.copytree(uneven_checkpoint, tmp_path / "c")
     subject = load_subject(tmp_path / "c", "cpu")
-    results: dict[ScoreName, Result] = {
+    results: dict[ScoreName, Result[Any]] = {
         "importance": importance.analyse(subject, text, Importance(sign="signed")),
         "ablation": ablate.analyse(subject, text, LOSS),
         "relevance": relevance.analyse(subject, text, forced=True),
@@ -122,9 +123,9 @@ def test_every_score_is_added_to_a_checkpoint_and_ranks_its_heads(
         orders.add(ranked.heads)
     assert len(orders) == 4
     shares = scores_of(results["relevance"])  # of the logit: a layer's add up to what goes through its heads
-    for row in results["relevance"].data["layers"]:
-        there = [value for head, value in shares.items() if (head.kind, head.layer) == (row["kind"], row["layer"])]
-        assert not there or sum(there) == pytest.approx(row["through_heads"], rel=1e-4)
+    for row in results["relevance"].data.layers:
+        there = [value for head, value in shares.items() if (head.kind, head.layer) == (row.kind, row.layer)]
+        assert not there or sum(there) == pytest.approx(row.through_heads, rel=1e-4)
     with pytest.raises(InvalidRequestError, match="has the score ablation, not relevance"):
         RankBy(tmp_path / "ablate.json", name="relevance").rank(subject, text)
     gates = RankBy(name="gates").rank(subject, text)

@@ -10,6 +10,7 @@ import torch
 from tests.training.analysis.planted import PLANTED, Planted, write_planted
 
 from hmc.artifact import Head, InvalidRequestError
+from hmc.training.analysis.common.records import Role, RolesData
 from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.subject import Subject, load_subject, read_text
 from hmc.training.analysis.common.views import TokenPair, View
@@ -31,7 +32,7 @@ def planted_subject(planted: Planted) -> Subject:
 
 
 @pytest.fixture(scope="module")
-def result(planted: Planted, planted_subject: Subject) -> Result:
+def result(planted: Planted, planted_subject: Subject) -> Result[RolesData]:
     counts = token_counts(str(planted.training), planted_subject.vocabulary, ("en", "de"))
     return analyse(
         planted_subject,
@@ -42,32 +43,35 @@ def result(planted: Planted, planted_subject: Subject) -> Result:
     )
 
 
-def test_planted_heads_are_found_and_only_they(result: Result) -> None:
-    found = {Head(row["kind"], row["layer"], row["index"]): row["roles"] for row in result.data["heads"]}
+def test_planted_heads_are_found_and_only_they(result: Result[RolesData]) -> None:
+    found = {
+        Head(row.kind, row.layer, row.index): [role.model_dump() for role in row.roles] for row in result.data.heads
+    }
     assert len(found) == 24
     assert {head: roles for head, roles in found.items() if roles} == PLANTED
 
 
-def test_numbers_behind_the_planted_roles(result: Result) -> None:
-    rows = {(row["kind"], row["layer"], row["index"]): row for row in result.data["heads"]}
-    assert rows["encoder_self", 0, 0]["position"]["share"] == 1.0
-    assert rows["encoder_self", 0, 0]["position"]["share_of_all"] < 1.0  # the first token has none before it
-    assert rows["encoder_self", 0, 3]["rare_words"]["rarest"] == 1.0
+def test_numbers_behind_the_planted_roles(result: Result[RolesData]) -> None:
+    rows = {(row.kind, row.layer, row.index): row for row in result.data.heads}
+    assert rows["encoder_self", 0, 0].position["share"] == 1.0
+    assert rows["encoder_self", 0, 0].position["share_of_all"] < 1.0  # the first token has none before it
+    assert (rows["encoder_self", 0, 3].rare_words or {})["rarest"] == 1.0
     [subject_to_verb] = [
         task
-        for task in rows["encoder_self", 0, 5]["syntax"]
+        for task in rows["encoder_self", 0, 5].syntax or []
         if (task["relation"], task["direction"]) == ("nsubj", "from_dependent")
     ]
     assert subject_to_verb["accuracy"] == 1.0
     assert subject_to_verb["cases"] == 60
-    assert subject_to_verb["baseline"] < 0.6
-    assert result.data["treebank"]["sentences"] == 60
-    assert sum(result.data["treebank"]["distances"]["nsubj"].values()) == pytest.approx(1)
-    assert "syntax" not in rows["cross", 0, 0]
-    assert "rare_words" not in rows["decoder_self", 0, 0]
+    assert float(subject_to_verb["baseline"]) < 0.6
+    assert result.data.treebank is not None
+    assert result.data.treebank["sentences"] == 60
+    assert sum(result.data.treebank["distances"]["nsubj"].values()) == pytest.approx(1)
+    assert rows["cross", 0, 0].syntax is None
+    assert rows["decoder_self", 0, 0].rare_words is None
 
 
-def test_summary_names_the_heads(result: Result) -> None:
+def test_summary_names_the_heads(result: Result[RolesData]) -> None:
     shown = summary(result)
     assert {row[0]: row[1] for row in shown.rows} == {
         "encoder_self.0.0": "-1", "encoder_self.0.2": "+1", "encoder_self.0.3": "rare", "encoder_self.0.5": "s→v",
@@ -80,22 +84,23 @@ def test_without_trees_and_frequencies_only_positions_are_looked_for(
     planted: Planted, planted_subject: Subject
 ) -> None:
     found = analyse(planted_subject, read_text(planted.text, ("en", "de"), 20))
-    assert found.data["looked_for"] == ["positional"]
-    assert {role["role"] for row in found.data["heads"] for role in row["roles"]} == {"positional"}
+    assert found.data.looked_for == ["positional"]
+    assert {role.role for row in found.data.heads for role in row.roles} == {"positional"}
     assert "not looked for: syntactic, rare words (needs --trees, --frequencies)" in summary(found).notes
 
 
-def test_the_map_shows_roles_and_closed_heads(result: Result, tmp_path: Path) -> None:
+def test_the_map_shows_roles_and_closed_heads(result: Result[RolesData], tmp_path: Path) -> None:
     [svg, png] = draw_roles(result, tmp_path)
     assert png.stat().st_size > 1000
     drawn = svg.read_text(encoding="utf-8").lower()
     cells = {role: drawn.count(f"fill: {colour.lower()}") for role, colour in ROLE_COLOURS.items()}
     assert cells == {"positional": 3 + 1, "syntactic": 1 + 1, "rare words": 1 + 1}  # and one each in the legend
     everywhere = drawn.count("fill: url(#h")
-    data = result.data | {
-        "heads": [row for row in result.data["heads"] if row["index"] != 2],
-        "layout": {kind: [[0, 1, 3, 4, 5] for _ in rows] for kind, rows in result.data["layout"].items()},
+    changes = {
+        "heads": [row for row in result.data.heads if row.index != 2],
+        "layout": {kind: [[0, 1, 3, 4, 5] for _ in rows] for kind, rows in result.data.layout.items()},
     }
+    data = result.data.model_copy(update=changes)
     [svg, _] = draw_roles(result.model_copy(update={"data": data}), tmp_path)
     drawn = svg.read_text(encoding="utf-8").lower()
     assert drawn.count("fill: url(#h") == everywhere + 4  # head 2 of four attentions
@@ -210,8 +215,8 @@ def test_the_margin_above_the_baseline(accuracy: float, syntactic: bool) -> None
 
 
 def test_labels() -> None:
-    assert role_label({"role": "syntactic", "relation": "advmod", "direction": "from_dependent"}) == "adv→v"
-    assert role_label({"role": "positional", "offset": 0}) == "0"
+    assert role_label(Role(role="syntactic", relation="advmod", direction="from_dependent")) == "adv→v"
+    assert role_label(Role(role="positional", offset=0)) == "0"
 
 
 def test_a_treebank_that_says_nothing_is_refused(tmp_path: Path, planted: Planted, planted_subject: Subject) -> None:

@@ -23,15 +23,17 @@ Four rules keep the sum of relevances the same everywhere, up to rounding and wi
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape
+from hmc.training.analysis.common.records import HeadRelevance, LayerRelevance, RelevanceData
+from hmc.training.analysis.common.result import Place, Result, in_order, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.trace import FeedForwardTrace, Trace, TracedAttention, trace_decoder, trace_encoder
@@ -46,7 +48,9 @@ CONSERVED = 1e-4
 """Largest error of conservation at which a result is valid."""
 
 
-def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Progress = silent) -> Result:
+def analyse(
+    subject: Subject, text: Text, *, forced: bool = False, progress: Progress = silent
+) -> Result[RelevanceData]:
     """Relevance of every open head to the top-1 logit, over all generation steps of the text's source sentences.
 
     forced: the decoder reads the references in place of the model's own greedy translations. Raises
@@ -61,12 +65,11 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
         raise overflow("relevances of heads")
     if scores.worst > CONSERVED:
         raise AssertionError(f"relevance is not conserved: a sum of relevances is off by {scores.worst:g}")
-    relevance = {place: values.tolist() for place, values in scores.relevance().items()}
-    values = [{"relevance": value} for value in in_order(relevance, subject.layout)]
-    layers = [
-        {"kind": kind, "layer": layer, "through_heads": share}
-        for (kind, layer), share in sorted(scores.through_heads().items())
-    ]
+    values = zip(subject.layout.heads(), in_order(scores.relevance(), subject.layout), strict=True)
+    heads = [HeadRelevance(**asdict(head), relevance=float(value)) for head, value in values]
+    layers = []
+    for (kind, layer), share in sorted(scores.through_heads().items()):
+        layers.append(LayerRelevance(kind=kind, layer=layer, through_heads=share))
     return subject.result(
         COMMAND,
         text.source,
@@ -76,31 +79,27 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
             "rule": "alpha-beta, 1/2 and 1/2; no bias, no stabiliser; softmax and norm statistics constant",
             "normalised": "over the heads of a layer, at every step",
         },
-        data={
+        data=RelevanceData(
             **model_shape(subject.checkpoint),
-            "heads": head_rows(subject.layout.heads(), values),
-            "layers": layers,
-            "generation_steps": scores.steps,
-            "sentences_cut": prepared.cut,
-            "conservation_error": scores.worst,
-        },
+            heads=heads,
+            layers=layers,
+            generation_steps=scores.steps,
+            sentences_cut=prepared.cut,
+            conservation_error=scores.worst,
+        ),
     )
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[RelevanceData]) -> Summary:
     """The heads whose relevance is most above an equal share of their layer."""
-    heads = result.data["heads"]
-    sizes: dict[tuple[str, int], int] = {}
-    for row in heads:
-        sizes[row["kind"], row["layer"]] = sizes.get((row["kind"], row["layer"]), 0) + 1
-    ranked = sorted(heads, key=lambda row: -row["relevance"] * sizes[row["kind"], row["layer"]])
+    sizes = Counter((row.kind, row.layer) for row in result.data.heads)
+    ranked = sorted(result.data.heads, key=lambda row: -row.relevance * sizes[row.kind, row.layer])
     rows = tuple(
-        (str(head_of(row)), plain(row["relevance"], 3), plain(1 / sizes[row["kind"], row["layer"]], 3))
-        for row in ranked[:SHOWN]
+        (str(row.head), plain(row.relevance, 3), plain(1 / sizes[row.kind, row.layer], 3)) for row in ranked[:SHOWN]
     )
     notes = (
-        f"{result.data['generation_steps']} generation steps; decoder reads {result.settings['decoder_reads']}; "
-        f"sums of relevances off by at most {result.data['conservation_error']:.1g}",
+        f"{result.data.generation_steps} generation steps; decoder reads {result.settings['decoder_reads']}; "
+        f"sums of relevances off by at most {result.data.conservation_error:.1g}",
     )
     title = f"Relevance by LRP: the {len(rows)} heads most above an equal share of their layer"
     return Summary(title, ("head", "relevance", "equal share"), rows, notes)

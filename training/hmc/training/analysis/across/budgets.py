@@ -9,7 +9,9 @@ from typing import Any
 
 from hmc.artifact.bundle.manifest import Level, Manifest, read_manifest
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.significance import Estimate
 from hmc.training.analysis.across.survivors import mean_and_range
+from hmc.training.analysis.common.records import BudgetsData, LevelScores, Series, SeriesPoint
 from hmc.training.analysis.common.result import CheckpointSource, Result
 from hmc.training.analysis.common.summary import Summary, change, plain, probability
 
@@ -21,7 +23,7 @@ ALIKE = 0.98
 """Levels of equal heads have at least this share of each other's parameters."""
 
 
-def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result:
+def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result[BudgetsData]:
     """Scores of the levels of `precision`, by series and number of open heads, most heads first.
 
     Levels of one bundle with equal numbers of open heads, e.g. of several seeds, make one point. Raises
@@ -30,7 +32,7 @@ def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result:
     """
     if not bundles:
         raise InvalidRequestError("give one or more bundles, e.g. L0=bundle")
-    series: dict[str, Any] = {}
+    series: dict[str, Series] = {}
     sources: list[CheckpointSource] = []
     common: dict[str, Any] = {}
     tests: dict[str, None] = {}
@@ -48,7 +50,7 @@ def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result:
         command=COMMAND,
         checkpoints=sources,
         settings={**common, "precision": precision, "p_values_by": list(tests)},
-        data={"series": series},
+        data=BudgetsData(series=series),
     )
 
 
@@ -96,27 +98,24 @@ def _test_of(level: Level) -> str:
     return f"{test.test} ({test.trials} trials, seed {test.seed})" if test else "paired bootstrap (1000 resamples)"
 
 
-def _series(levels: list[Level]) -> dict[str, Any]:
-    points = []
+def _series(levels: list[Level]) -> Series:
+    points: list[SeriesPoint] = []
     for heads in sorted({level.heads for level in levels}, reverse=True):
-        rows = [
-            {"name": level.name, **{key: getattr(level.quality, key) for key in SCORES}}
-            for level in levels
-            if level.heads == heads
-        ]
-        spreads = {key: mean_and_range(row[key] for row in rows) for key in ("bleu", "bleu_delta")}
-        points.append({"heads": heads, **spreads, "levels": rows})
+        rows = [LevelScores(name=level.name, **vars(level.quality)) for level in levels if level.heads == heads]
+        bleu = mean_and_range(row.bleu for row in rows)
+        delta = mean_and_range(row.bleu_delta for row in rows)
+        points.append(SeriesPoint(heads=heads, bleu=bleu, bleu_delta=delta, levels=rows))
     assert levels[0].quality is not None
-    return {"reference_level": levels[0].quality.reference_level, "points": points}
+    return Series(reference_level=levels[0].quality.reference_level, points=points)
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[BudgetsData]) -> Summary:
     """One row per point."""
-    rows = tuple(
-        (name, str(point["heads"]), str(len(point["levels"])), *_cells(point, series["reference_level"]))
-        for name, series in result.data["series"].items()
-        for point in series["points"]
-    )
+    rows = []
+    for name, series in result.data.series.items():
+        for point in series.points:
+            cells = _cells(point, series.reference_level)
+            rows.append((name, str(point.heads), str(len(point.levels)), *cells))
     columns = ("series", "heads", "levels", "BLEU", "least to most", "Δ BLEU (95 %)", "p")
     s = result.settings
     note = f"{s['test_set']}, {s['sentences']} sentences, beam {s['beam']}, {s['precision']}, {s['bleu_signature']}"
@@ -124,17 +123,15 @@ def summary(result: Result) -> Summary:
         "Δ is against the reference level of the same bundle; interval by paired bootstrap over sentences, "
         f"p by {' and '.join(s['p_values_by'])}"
     )
-    return Summary("BLEU against open heads", columns, rows, (note, about))
+    return Summary("BLEU against open heads", columns, tuple(rows), (note, about))
 
 
-def _cells(point: Mapping[str, Any], reference: str) -> tuple[str, ...]:
-    bleu = point["bleu"]
-    levels = point["levels"]
-    if len(levels) > 1:
-        delta = f"{point['bleu_delta']['mean']:+.2f}"
-        return plain(bleu["mean"]), f"{plain(bleu['least'])} to {plain(bleu['most'])}", delta, "–"
-    (level,) = levels
-    if level["name"] == reference:
-        return plain(level["bleu"]), "–", "–", "–"
-    delta = change({"value": level["bleu_delta"], "low": level["ci_low"], "high": level["ci_high"]})
-    return plain(level["bleu"]), "–", delta, probability(level["p_value"])
+def _cells(point: SeriesPoint, reference: str) -> tuple[str, ...]:
+    bleu = point.bleu
+    if len(point.levels) > 1:
+        return plain(bleu.mean), f"{plain(bleu.least)} to {plain(bleu.most)}", f"{point.bleu_delta.mean:+.2f}", "–"
+    (level,) = point.levels
+    if level.name == reference:
+        return plain(level.bleu), "–", "–", "–"
+    delta = change(Estimate(level.bleu_delta, level.ci_low, level.ci_high))
+    return plain(level.bleu), "–", delta, probability(level.p_value)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.analysis.common.result import ORDERS, WITHIN, Result, masked_within, read_result
-from hmc.training.analysis.common.summary import Summary, interval, plain
+from hmc.training.analysis.common.records import (
+    ORDERS,
+    ComparisonData,
+    CumulativeData,
+    GroupsData,
+    ImportanceData,
+    Spread,
+)
+from hmc.training.analysis.common.result import WITHIN, Result, masked_within, read_result
+from hmc.training.analysis.common.summary import DIGITS, TITLES, Summary, interval, metric_of, plain
 
 COMMAND = "compare"
 COMPARABLE = ("importance", "groups", "cumulative")
@@ -20,20 +29,20 @@ def parse_names(arguments: Sequence[str]) -> dict[str, Path]:
 
     Raises InvalidRequestError for an empty name and for a name that occurs twice.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for argument in arguments:
         name, equals, rest = argument.partition("=")
         path = Path(rest if equals else argument)
         name = name if equals else path.parent.name
-        if not name or name in found:
+        if not name or name in files:
             raise InvalidRequestError(
                 f"{argument}: write NAME=FILE with a name that no other argument has, e.g. baseline={path}"
             )
-        found[name] = path
-    return found
+        files[name] = path
+    return files
 
 
-def analyse(files: Mapping[str, Path]) -> Result:
+def analyse(files: Mapping[str, Path]) -> Result[ComparisonData]:
     """Reads two or more results of the same analysis on the same text, {name: path}.
 
     Raises InvalidRequestError for files that cannot be read or compared.
@@ -51,23 +60,23 @@ def analyse(files: Mapping[str, Path]) -> Result:
         raise InvalidRequestError(f"results on different sentences ({listed}): they cannot be compared")
     how = {name: _how(result) for name, result in results.items()}
     for key in next(iter(how.values())):
-        found = {name: settings[key] for name, settings in how.items()}
-        if len({value for value in found.values() if value is not None}) > 1:
-            listed = ", ".join(f"{name} has {value}" for name, value in found.items())
+        values = {name: settings[key] for name, settings in how.items()}
+        if len({value for value in values.values() if value is not None}) > 1:
+            listed = ", ".join(f"{name} has {value}" for name, value in values.items())
             raise InvalidRequestError(f"results with different {key} ({listed}): they cannot be compared")
     first = next(iter(results.values()))
     if first.command == "groups" and len({tuple(_ranks(result.data)) for result in results.values()}) > 1:
         raise InvalidRequestError("results with groups of different sizes; run groups with the same --groups for each")
     return Result(
         command=COMMAND,
-        checkpoints=[source for result in results.values() for source in result.checkpoints],
+        checkpoints=list(chain.from_iterable(result.checkpoints for result in results.values())),
         corpora=first.corpora,
         settings={name: result.settings for name, result in results.items()},
-        data={"analysis": first.command, "systems": {name: result.data for name, result in results.items()}},
+        data=ComparisonData(analysis=first.command, systems={name: result.data for name, result in results.items()}),
     )
 
 
-def _how(result: Result) -> dict[str, Any]:
+def _how(result: Result[Any]) -> dict[str, Any]:
     """What must be equal in results that are compared; None is unknown, or does not matter."""
     settings = result.settings
     rank = result.settings.get("rank", {})
@@ -80,82 +89,67 @@ def _how(result: Result) -> dict[str, Any]:
     }
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[ComparisonData]) -> Summary:
     """One row per system."""
-    make = {"importance": _importance, "groups": _groups, "cumulative": _cumulative}[result.data["analysis"]]
-    return make(result.data["systems"])
+    tables: dict[str, Callable[[Any], Summary]] = {
+        "importance": _importance,
+        "groups": _groups,
+        "cumulative": _cumulative,
+    }
+    return tables[result.data.analysis](result.data.systems)
 
 
-def _importance(systems: Mapping[str, Any]) -> Summary:
-    parts = {name: data["all"] for name, data in systems.items()}
-    first = next(iter(parts))
-    rows = tuple(
-        (
-            name,
-            plain(part["mean"], 3),
-            plain(part["variance"], 4),
-            plain(part["variance"] / parts[first]["variance"] if parts[first]["variance"] else None),
-            plain(variation(part)),
-            *(plain(part[key], 3) for key in ("least", "most")),
-        )
-        for name, part in parts.items()
-    )
+def _importance(systems: Mapping[str, ImportanceData]) -> Summary:
+    first, *_ = systems
+    least_variance = systems[first].all.variance
+    rows = []
+    for name, data in systems.items():
+        part = data.all
+        times = part.variance / least_variance if least_variance else None
+        row = (name, plain(part.mean, 3), plain(part.variance, 4), plain(times), plain(variation(part)))
+        rows.append((*row, plain(part.least, 3), plain(part.most, 3)))
     columns = ("system", "mean", "variance", f"variance / {first}", "deviation / mean", "least", "most")
-    return Summary("Head importance I_h", columns, rows)
+    return Summary("Head importance I_h", columns, tuple(rows))
 
 
-def variation(part: Mapping[str, float]) -> float | None:
+def variation(part: Spread) -> float | None:
     """Standard deviation over heads divided by the mean. A common factor of all I_h does not change it."""
-    return math.sqrt(part["variance"]) / part["mean"] if part["mean"] else None
+    return math.sqrt(part.variance) / part.mean if part.mean else None
 
 
-def _groups(systems: Mapping[str, Any]) -> Summary:
-    metric, digits = _metric(data["full"] for data in systems.values())
-    ranks = _ranks(next(iter(systems.values())))
-    rows = tuple(
-        (
-            name,
-            interval(data["full"][metric], digits),
-            *(plain(group[metric]["value"], digits) for group in data["groups"]),
-        )
-        for name, data in systems.items()
-    )
-    title = "BLEU" if metric == "bleu" else "loss"
-    return Summary(f"{title} with one group of heads masked", ("system", "none masked", *ranks), rows)
+def _groups(systems: Mapping[str, GroupsData]) -> Summary:
+    metric = metric_of([data.full for data in systems.values()])
+    digits = DIGITS[metric]
+    ranks: list[str] = []
+    rows = []
+    for name, data in systems.items():
+        ranks = _ranks(data)
+        scores = (plain(group.metric(metric).value, digits) for group in data.groups)
+        rows.append((name, interval(data.full.metric(metric), digits), *scores))
+    title = f"{TITLES[metric]} with one group of heads masked"
+    return Summary(title, ("system", "none masked", *ranks), tuple(rows))
 
 
-def _ranks(data: Mapping[str, Any]) -> list[str]:
-    return [f"{group['first']}–{group['last']}" for group in data["groups"]]
+def _ranks(data: GroupsData) -> list[str]:
+    return [group.ranks for group in data.groups]
 
 
-def _cumulative(systems: Mapping[str, Any]) -> Summary:
-    metric, digits = _metric(data["curves"][ORDERS[0]][0] for data in systems.values())
-    rows = tuple(
-        (
-            name,
-            interval(data["curves"][ORDERS[0]][0][metric], digits),
-            *(plain(_halfway(data["curves"][order])[metric]["value"], digits) for order in ORDERS),
-            plain(data["gap"][metric], digits),
-            *((str(masked_within(data["curves"][ORDERS[1]])),) if metric == "bleu" else ()),
-        )
-        for name, data in systems.items()
-    )
-    title = "BLEU" if metric == "bleu" else "loss"
-    within = (f"heads within {WITHIN:g} BLEU, least important first",) if metric == "bleu" else ()
-    columns = ("system", title, "half masked, most important", "half masked, least important", "area between", *within)
-    return Summary(f"{title} as heads are masked from either end", columns, rows)
-
-
-def _halfway(curve: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The first point with at least half of the heads masked."""
-    return next(point for point in curve if 2 * point["masked"] >= curve[-1]["masked"])
-
-
-def metric_of(scores: Sequence[Mapping[str, Any]]) -> str:
-    """`bleu` if all systems have BLEU, else `loss`."""
-    return "bleu" if all("bleu" in one for one in scores) else "loss"
-
-
-def _metric(scores: Any) -> tuple[str, int]:
-    metric = metric_of(list(scores))
-    return metric, 2 if metric == "bleu" else 4
+def _cumulative(systems: Mapping[str, CumulativeData]) -> Summary:
+    metric = metric_of([data.start for data in systems.values()])
+    digits = DIGITS[metric]
+    title = TITLES[metric]
+    columns = ["system", title, "half masked, most important", "half masked, least important", "area between"]
+    if metric == "bleu":
+        columns.append(f"heads within {WITHIN:g} BLEU, least important first")
+    rows = []
+    for name, data in systems.items():
+        row = [name, interval(data.start.metric(metric), digits)]
+        for order in ORDERS:
+            curve = data.curves[order]
+            halfway = next(point for point in curve if 2 * point.masked >= curve[-1].masked)
+            row.append(plain(halfway.metric(metric).value, digits))
+        row.append(plain(data.gap[metric], digits))
+        if metric == "bleu":
+            row.append(str(masked_within(data.curves[ORDERS[1]])))
+        rows.append(tuple(row))
+    return Summary(f"{title} as heads are masked from either end", tuple(columns), tuple(rows))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import NormalDist
 from typing import Literal, get_args
 
@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.significance import Estimate
 from hmc.training.analysis.common.measure import Settings
-from hmc.training.analysis.common.result import Result, head_rows
+from hmc.training.analysis.common.records import CorrelationData, HeadOnTwoTexts
+from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, interval, probability
 from hmc.training.analysis.masking import ablate
@@ -33,31 +35,17 @@ LEAST = 4
 """Least number of heads for which Fisher's transformation gives an interval."""
 
 
-@dataclass(frozen=True)
-class Correlation:
-    """A coefficient r with its 95 % interval and the p-value of r = 0."""
-
-    value: float
-    low: float
-    high: float
-    p_value: float
-    """Two-sided permutation test: (1 + permutations with |r| as large) / (1 + permutations)."""
-
-    def to_json(self) -> dict[str, float]:
-        """Plain values."""
-        return asdict(self)
-
-
-def pearson(x: Floats, y: Floats, seed: int) -> Correlation:
+def pearson(x: Floats, y: Floats, seed: int) -> Estimate:
     """Linear correlation of `[N]` and `[N]`; Fisher's interval, standard error 1 / √(N - 3).
 
-    Raises InvalidRequestError for fewer than four points, or for values that are all the same.
+    The p-value of r = 0 is that of a two-sided permutation test: (1 + permutations with |r| as large) /
+    (1 + permutations). Raises InvalidRequestError for fewer than four points, or for values that are all the same.
     """
     value, p_value = _coefficient(x, y, seed)
     return _with_interval(value, p_value, 1 / math.sqrt(max(len(x) - 3, 1)))
 
 
-def spearman(x: Floats, y: Floats, seed: int, strata: int = 1) -> Correlation:
+def spearman(x: Floats, y: Floats, seed: int, strata: int = 1) -> Estimate:
     """Correlation of the ranks of `[N]` and `[N]`; equal values share their mean rank. Raises as `pearson`.
 
     Standard error √((1 + r²/2) / (N - 3)) (Bonett and Wright 2000). strata: number of groups, if x and y are already
@@ -89,17 +77,17 @@ def _coefficient(x: Floats, y: Floats, seed: int) -> tuple[float, float]:
     return max(-1.0, min(1.0, value)), (1 + as_large) / (1 + PERMUTATIONS)
 
 
-def _with_interval(value: float, p_value: float, error: float) -> Correlation:
+def _with_interval(value: float, p_value: float, error: float) -> Estimate:
     if abs(value) > 1 - 1e-12:
-        return Correlation(value, value, value, p_value)
+        return Estimate(value, value, value, p_value)
     z = math.atanh(value)
     reach = NormalDist().inv_cdf(0.975) * error
-    return Correlation(value, math.tanh(z - reach), math.tanh(z + reach), p_value)
+    return Estimate(value, math.tanh(z - reach), math.tanh(z + reach), p_value)
 
 
 def analyse(
     subject: Subject, texts: Sequence[Text], effect: str, settings: Settings, progress: Progress = silent
-) -> Result:
+) -> Result[CorrelationData]:
     """Effects of all open heads on two texts, and their correlation.
 
     Raises InvalidRequestError for an unknown effect, for texts that are not two different ones, for too few heads, and
@@ -113,33 +101,35 @@ def analyse(
         raise InvalidRequestError("both texts are the same sentences; give two different ones")
     settings = replace(settings, bleu=effect == "bleu")
     first, second = (_effects(subject, text, effect, settings, progress) for text in texts)
-    values = [{"first": float(a), "second": float(b)} for a, b in zip(first, second, strict=True)]
+    heads = []
+    for head, one, other in zip(subject.layout.heads(), first.tolist(), second.tolist(), strict=True):
+        heads.append(HeadOnTwoTexts(**asdict(head), first=one, second=other))
     how = {} if effect == "importance" else settings.to_json(texts[0])
     return subject.result(
         COMMAND,
         *(text.source for text in texts),
         settings={**how, "effect": effect, "seed": settings.seed},
-        data={
-            "heads": head_rows(subject.layout.heads(), values),
-            "pearson": pearson(first, second, settings.seed).to_json(),
-            "spearman": spearman(first, second, settings.seed).to_json(),
-        },
+        data=CorrelationData(
+            heads=heads,
+            pearson=pearson(first, second, settings.seed),
+            spearman=spearman(first, second, settings.seed),
+        ),
     )
 
 
 def _effects(subject: Subject, text: Text, effect: str, settings: Settings, progress: Progress) -> Floats:
     if effect == "importance":
         return sample_values(subject, text, progress=progress).mean(0)
-    rows = ablate.analyse(subject, text, settings, progress=progress).data["heads"]
-    return np.array([row[f"delta_{effect}"]["value"] for row in rows])
+    heads = ablate.analyse(subject, text, settings, progress=progress).data.heads
+    return np.array([getattr(head, f"delta_{effect}").value for head in heads])
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[CorrelationData]) -> Summary:
     """One row per coefficient."""
-    rows = tuple(
-        (name, interval(result.data[key], 3), probability(result.data[key]["p_value"]))
-        for name, key in (("Pearson", "pearson"), ("Spearman", "spearman"))
-    )
+    data = result.data
+    rows = []
+    for name, r in (("Pearson", data.pearson), ("Spearman", data.spearman)):
+        rows.append((name, interval(r, 3), probability(r.p_value)))
     first, second = (corpus.name for corpus in result.corpora)
-    note = f"{result.settings['effect']} of {len(result.data['heads'])} heads on {first} and on {second}"
-    return Summary("Heads on two texts", ("correlation", "r (95 %)", "p"), rows, (note,))
+    note = f"{result.settings['effect']} of {len(data.heads)} heads on {first} and on {second}"
+    return Summary("Heads on two texts", ("correlation", "r (95 %)", "p"), tuple(rows), (note,))

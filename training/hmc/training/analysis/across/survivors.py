@@ -6,10 +6,9 @@ numbers by layer differ, and how many heads two checkpoints share beyond the num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,16 +17,17 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout
 from hmc.artifact.storage.files import sha256_file
-from hmc.training.analysis.common.result import CheckpointSource, Result, head_of, read_result
-from hmc.training.analysis.common.summary import Summary, plain, spread_cell
+from hmc.training.analysis.common.records import ImportanceData, Overlap, Range, Survivors, SurvivorsData
+from hmc.training.analysis.common.result import CheckpointSource, Result, read_result
+from hmc.training.analysis.common.summary import Summary, plain, range_cell
 
 COMMAND = "survivors"
 
 
-def mean_and_range(values: Iterable[float]) -> dict[str, float]:
-    """`mean`, `least` and `most` of one or more values."""
-    found = [float(value) for value in values]
-    return {"mean": float(np.mean(found)), "least": min(found), "most": max(found)}
+def mean_and_range(values: Iterable[float]) -> Range:
+    """Mean and extremes of one or more values."""
+    numbers = np.array(list(values), float)
+    return Range(mean=float(numbers.mean()), least=float(numbers.min()), most=float(numbers.max()))
 
 
 def shared(a: HeadLayout, b: HeadLayout, heads_per_layer: int) -> tuple[int, float]:
@@ -36,12 +36,14 @@ def shared(a: HeadLayout, b: HeadLayout, heads_per_layer: int) -> tuple[int, flo
     By chance: if each attention l kept its number of open heads but chose them at random. This is
     Σ_l |a_l| · |b_l| / heads_per_layer.
     """
-    pairs = [(x, y) for kind in KINDS for x, y in zip(a[kind], b[kind], strict=True)]
-    chance = sum(len(x) * len(y) for x, y in pairs) / heads_per_layer
-    return sum(len(set(x) & set(y)) for x, y in pairs), chance
+    same = len(set(a.heads()) & set(b.heads()))
+    by_chance = 0
+    for kind in KINDS:
+        by_chance += sum(len(x) * len(y) for x, y in zip(a[kind], b[kind], strict=True))
+    return same, by_chance / heads_per_layer
 
 
-def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result:
+def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result[SurvivorsData]:
     """Open heads of pruned checkpoints, which are grouped by their number of open heads. Only config.json is read, and
     its sha256 stands for the checkpoint.
 
@@ -67,12 +69,14 @@ def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result:
         command=COMMAND,
         checkpoints=sources,
         settings={"scores": read_result(scores).checkpoints[0].model_dump() if scores else None},
-        data={
-            "heads_per_layer": arch.heads,
-            "layers": {kind: len(checkpoints[0].layout[kind]) for kind in KINDS},
-            "layouts": [checkpoint.layout.to_json() for checkpoint in checkpoints],
-            "budgets": budgets,
-        },
+        data=SurvivorsData.model_validate(
+            {
+                "heads_per_layer": arch.heads,
+                "layers": {kind: len(checkpoints[0].layout[kind]) for kind in KINDS},
+                "layouts": [checkpoint.layout.to_json() for checkpoint in checkpoints],
+                "budgets": budgets,
+            }
+        ),
     )
 
 
@@ -95,11 +99,11 @@ def _ranking(path: Path, arch: Architecture) -> list[Head]:
 
     Raises InvalidRequestError for a result of a model of another architecture.
     """
-    data = read_result(path, ["importance"]).data
+    data: ImportanceData = read_result(path, ["importance"]).data
     full = arch.full_layout()
-    ranking = [head_of(row) for row in sorted(data["heads"], key=lambda row: -float(row["importance"]))]
-    layout = HeadLayout.from_json(data["layout"]) if "layout" in data else full
-    same = data.get("heads_per_layer", arch.heads) == arch.heads
+    ranking = [row.head for row in sorted(data.heads, key=lambda row: -row.importance)]
+    layout = HeadLayout.from_json(data.layout) if data.layout else full
+    same = data.heads_per_layer in (0, arch.heads)
     same = same and all(len(layout[kind]) == len(full[kind]) for kind in KINDS) and set(ranking) <= set(full.heads())
     if not same:
         raise InvalidRequestError(
@@ -111,68 +115,66 @@ def _ranking(path: Path, arch: Architecture) -> list[Head]:
 
 def _budget(
     heads: int, layouts: Sequence[HeadLayout], heads_per_layer: int, ranking: Sequence[Head] | None
-) -> dict[str, Any]:
+) -> Survivors:
     counts = [layout.counts() for layout in layouts]
-    layers = {
-        kind: [mean_and_range(row) for row in zip(*(count[kind] for count in counts), strict=True)] for kind in KINDS
-    }
-    found: dict[str, Any] = {
-        "heads": heads,
-        "checkpoints": len(layouts),
-        "kinds": {kind: mean_and_range(sum(count[kind]) for count in counts) for kind in KINDS},
-        "layers": layers,
-        "without_heads": mean_and_range(sum(row == 0 for rows in count.values() for row in rows) for count in counts),
-        "agreement": _overlap(combinations(layouts, 2), heads_per_layer),
-    }
+    kinds = {}
+    layers = {}
+    empty = np.zeros(len(layouts), int)
+    for kind in KINDS:
+        open_heads = np.array([count[kind] for count in counts])  # [layouts, layers]
+        kinds[kind] = mean_and_range(open_heads.sum(1))
+        layers[kind] = list(map(mean_and_range, open_heads.T))
+        empty += (open_heads == 0).sum(1)
+    budget = Survivors(
+        heads=heads,
+        checkpoints=len(layouts),
+        kinds=kinds,
+        layers=layers,
+        without_heads=mean_and_range(empty),
+        agreement=_overlap(combinations(layouts, 2), heads_per_layer),
+    )
     if ranking is not None:
         first = layouts[0]
-        missing = [str(head) for layout in layouts for head in layout.heads() if head not in set(ranking)]
-        if missing:
-            raise InvalidRequestError(
-                f"the scores lack {missing[0]}, which is open in a checkpoint: measure the model before pruning"
-            )
+        ranked = set(ranking)
+        for layout in layouts:
+            for head in layout.heads():
+                if head not in ranked:
+                    raise InvalidRequestError(
+                        f"the scores lack {head}, which is open in a checkpoint: measure the model before pruning"
+                    )
         best = HeadLayout.from_heads(ranking[:heads], len(first.encoder_self), len(first.cross))
-        found["most_important"] = _overlap(((layout, best) for layout in layouts), heads_per_layer)
-    return found
+        budget.most_important = _overlap(((layout, best) for layout in layouts), heads_per_layer)
+    return budget
 
 
-def _overlap(pairs: Iterable[tuple[HeadLayout, HeadLayout]], heads_per_layer: int) -> dict[str, float] | None:
+def _overlap(pairs: Iterable[tuple[HeadLayout, HeadLayout]], heads_per_layer: int) -> Overlap | None:
     """Means over pairs of layouts; None without pairs."""
-    found = [shared(a, b, heads_per_layer) for a, b in pairs]
-    if not found:
+    overlaps = np.array([shared(a, b, heads_per_layer) for a, b in pairs])
+    if not len(overlaps):
         return None
-    return {
-        "shared": float(np.mean([same for same, _ in found])),
-        "by_chance": float(np.mean([chance for _, chance in found])),
-    }
+    same, by_chance = overlaps.mean(0).tolist()
+    return Overlap(shared=same, by_chance=by_chance)
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[SurvivorsData]) -> Summary:
     """One row per budget."""
-    budgets = result.data["budgets"]
-    ranked = any("most_important" in budget for budget in budgets)
-    rows = tuple(
-        (
-            str(budget["heads"]),
-            str(budget["checkpoints"]),
-            *(spread_cell(budget["kinds"][kind]) for kind in KINDS),
-            *(" + ".join(plain(layer["mean"], 1) for layer in budget["layers"][kind]) for kind in KINDS),
-            _overlap_cell(budget["agreement"]),
-            *((_overlap_cell(budget["most_important"]),) if ranked else ()),
-        )
-        for budget in budgets
-    )
-    columns = (
-        "heads",
-        "checkpoints",
-        *KINDS,
-        *(f"{kind} by layer" for kind in KINDS),
-        "shared (by chance)",
-        *(("of highest I_h (by chance)",) if ranked else ()),
-    )
+    budgets = result.data.budgets
+    columns = ["heads", "checkpoints", *KINDS, *(f"{kind} by layer" for kind in KINDS), "shared (by chance)"]
+    if budgets[0].most_important:
+        columns.append("of highest I_h (by chance)")
+    rows = []
+    for budget in budgets:
+        row = [str(budget.heads), str(budget.checkpoints)]
+        row += [range_cell(budget.kinds[kind]) for kind in KINDS]
+        for kind in KINDS:
+            row.append(" + ".join(plain(layer.mean, 1) for layer in budget.layers[kind]))
+        row.append(_overlap_cell(budget.agreement))
+        if budget.most_important:
+            row.append(_overlap_cell(budget.most_important))
+        rows.append(tuple(row))
     note = "means over the checkpoints of a row (least to most); shared: heads that two of them have, on average"
-    return Summary("Heads left after pruning", columns, rows, (note,))
+    return Summary("Heads left after pruning", tuple(columns), tuple(rows), (note,))
 
 
-def _overlap_cell(overlap: Mapping[str, float] | None) -> str:
-    return "–" if overlap is None else f"{overlap['shared']:.1f} ({overlap['by_chance']:.1f})"
+def _overlap_cell(overlap: Overlap | None) -> str:
+    return "–" if overlap is None else f"{overlap.shared:.1f} ({overlap.by_chance:.1f})"

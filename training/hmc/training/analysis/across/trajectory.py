@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.git_lfs import why
 from hmc.artifact.model.heads import KINDS
+from hmc.training.analysis.common.records import GatePoint, GateRun, TrajectoryData
 from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.summary import Summary, plain
 
@@ -25,7 +26,7 @@ QUANTITIES = {
 """What a budget may be of → fields of a point: what is expected to stay, the budget, gates that have not settled."""
 
 
-def analyse(files: Mapping[str, Path]) -> Result:
+def analyse(files: Mapping[str, Path]) -> Result[TrajectoryData]:
     """Reads `trajectory.json` of one or more runs of `hmc prune`. It has one point per log line of a closing stage.
 
     Updates are counted over all closing stages, without the recovery stages. Raises InvalidRequestError for a file that
@@ -37,8 +38,8 @@ def analyse(files: Mapping[str, Path]) -> Result:
     digests = {}
     for name, path in files.items():
         points, digests[name] = _read(path)
-        runs[name] = {"file": str(path), "points": _counted(points)}
-    return Result(command=COMMAND, settings={"sha256": digests}, data={"runs": runs})
+        runs[name] = GateRun(file=str(path), points=_counted(points))
+    return Result(command=COMMAND, settings={"sha256": digests}, data=TrajectoryData(runs=runs))
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
@@ -66,51 +67,53 @@ def _is_point(point: object) -> bool:
     return bool(known) and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
 
 
-def _counted(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The points with a field `update`, which counts on from stage to stage."""
-    found: list[dict[str, Any]] = []
+def _counted(points: Sequence[Mapping[str, Any]]) -> list[GatePoint]:
+    """The points, with updates that count on from stage to stage."""
+    counted: list[GatePoint] = []
     before = 0
     for number, point in enumerate(points):
         if number and point["stage"] != points[number - 1]["stage"]:
-            before = found[-1]["update"]
+            before = counted[-1].update
+        own = dict.fromkeys(("budget", "open", "unsettled")) | dict(point)
         kinds = {kind: point.get(f"open/{kind}") for kind in KINDS}
-        kept = {key: point.get(key) for key in ("stage", "budget", "open", "unsettled")}
-        more = {key: point[key] for fields in list(QUANTITIES.values())[1:] for key in fields if key in point}
-        found.append({"update": before + point["step"], **kept, "kinds": kinds, **more})
-    return found
+        counted.append(GatePoint.model_validate(own | {"update": before + point["step"], "kinds": kinds}))
+    return counted
 
 
-def stages(points: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def stages(points: Sequence[GatePoint]) -> list[list[GatePoint]]:
     """Points of each closing stage."""
-    return [[p for p in points if p["stage"] == stage] for stage in dict.fromkeys(p["stage"] for p in points)]
+    by_stage: dict[int, list[GatePoint]] = {}
+    for point in points:
+        by_stage.setdefault(point.stage, []).append(point)
+    return list(by_stage.values())
 
 
-def quantities(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The `QUANTITIES` that the points of a run have."""
-    return [name for name, fields in QUANTITIES.items() if any(p.get(fields[0]) is not None for p in points)]
+def quantities(runs: Iterable[GateRun]) -> list[str]:
+    """The `QUANTITIES` that the points of any of the runs have."""
+    present = []
+    for name, fields in QUANTITIES.items():
+        if any(getattr(point, fields[0]) is not None for run in runs for point in run.points):
+            present.append(name)
+    return present
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[TrajectoryData]) -> Summary:
     """One row per run and closing stage. Columns of neurons and of latency are there if a run has them."""
-    runs = result.data["runs"]
-    there = {name for run in runs.values() for name in quantities(run["points"])}
-    more = [name for name in QUANTITIES if name in there and name != "heads"]
+    runs = result.data.runs
+    more: list[str] = []
+    for name in quantities(runs.values()):
+        if name != "heads":
+            more += filter(None, QUANTITIES[name])
     rows = []
     for name, run in runs.items():
-        for number, stage in enumerate(stages(run["points"]), 1):
+        for number, stage in enumerate(stages(run.points), 1):
             last = stage[-1]
-            unsettled = [point["unsettled"] for point in stage if point["unsettled"] is not None]
-            rows.append((
-                name,
-                str(number),
-                str(last["update"]),
-                plain(last["budget"], 0),
-                plain(last["open"], 1),
-                *(plain(last["kinds"][kind], 1) for kind in KINDS),
-                plain(max(unsettled, default=None), 0),
-                plain(last["unsettled"], 0),
-                *(plain(last.get(field), 1) for each in more for field in QUANTITIES[each] if field),
-            ))  # fmt: skip
+            unsettled = [point.unsettled for point in stage if point.unsettled is not None]
+            row = [name, str(number), str(last.update), plain(last.budget, 0), plain(last.open, 1)]
+            row += [plain(last.kinds[kind], 1) for kind in KINDS]
+            row += [plain(max(unsettled, default=None), 0), plain(last.unsettled, 0)]
+            row += [plain(getattr(last, field), 1) for field in more]
+            rows.append(tuple(row))
     columns = ("run", "stage", "until update", "budget", "open", *KINDS, "most unsettled", "unsettled at the end")
-    fields = tuple(field.replace("_", " ") for each in more for field in QUANTITIES[each] if field)
-    return Summary("What is expected to stay while gates close", columns + fields, tuple(rows))
+    fields = (field.replace("_", " ") for field in more)
+    return Summary("What is expected to stay while gates close", (*columns, *fields), tuple(rows))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
 
-from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape
+from hmc.training.analysis.common.records import ConfidenceData, HeadConfidence
+from hmc.training.analysis.common.result import Place, Result, in_order, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.views import READS, View, corpus_views, peaks, tokenize
@@ -30,16 +32,18 @@ def confidence(views: Iterable[View]) -> dict[Place, npt.NDArray[np.float64]]:
     return {place: total / max(1, counts[place]) for place, total in sums.items()}
 
 
-def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Progress = silent) -> Result:
+def analyse(
+    subject: Subject, text: Text, *, forced: bool = False, progress: Progress = silent
+) -> Result[ConfidenceData]:
     """Confidence of every open head over a text.
 
     forced: the decoder reads the references in place of the model's own greedy translations. Raises
     InvalidArtifactError for NaN weights, InvalidRequestError for hidden states that are NaN.
     """
     prepared = tokenize(subject, text, forced=forced, progress=progress)
-    found = confidence(corpus_views(subject.model, prepared.pairs, progress))
-    lists = {place: values.tolist() for place, values in found.items()}
-    values = [{"confidence": value} for value in in_order(lists, subject.layout)]
+    measured = confidence(corpus_views(subject.model, prepared.pairs, progress))
+    values = zip(subject.layout.heads(), in_order(measured, subject.layout), strict=True)
+    heads = [HeadConfidence(**asdict(head), confidence=float(value)) for head, value in values]
     return subject.result(
         COMMAND,
         text.source,
@@ -47,17 +51,13 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
             "decoder_reads": READS[forced],
             "left_out": "end of sentence, start symbol, padding, tokens that name a language",
         },
-        data={
-            **model_shape(subject.checkpoint),
-            "heads": head_rows(subject.layout.heads(), values),
-            "sentences_cut": prepared.cut,
-        },
+        data=ConfidenceData(**model_shape(subject.checkpoint), heads=heads, sentences_cut=prepared.cut),
     )
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[ConfidenceData]) -> Summary:
     """The most confident heads."""
-    ranked = sorted(result.data["heads"], key=lambda row: -row["confidence"])[:SHOWN]
-    rows = tuple((str(head_of(row)), plain(row["confidence"], 3)) for row in ranked)
+    ranked = sorted(result.data.heads, key=lambda row: -row.confidence)[:SHOWN]
+    rows = tuple((str(row.head), plain(row.confidence, 3)) for row in ranked)
     notes = (f"decoder reads {result.settings['decoder_reads']}",)
     return Summary(f"The {len(rows)} most confident heads", ("head", "mean largest weight"), rows, notes)

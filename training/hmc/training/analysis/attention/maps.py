@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
 
+import numpy as np
 import torch
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head, Kind
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
-from hmc.training.analysis.common.result import Result, corpus_source, head_of
+from hmc.training.analysis.common.records import AttentionMap, MapsData
+from hmc.training.analysis.common.result import Result, corpus_source
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.trace import trace_decoder, trace_encoder
@@ -21,7 +23,7 @@ START = "<s>"
 END = "</s>"
 
 
-def analyse(subject: Subject, sentence: str, heads: Sequence[Head] = (), reference: str = "") -> Result:
+def analyse(subject: Subject, sentence: str, heads: Sequence[Head] = (), reference: str = "") -> Result[MapsData]:
     """Maps of `heads` (none: every open head of encoder self-attention) on one sentence.
 
     reference: the translation that the decoder reads; empty: the model's own greedy translation. Raises
@@ -38,13 +40,13 @@ def analyse(subject: Subject, sentence: str, heads: Sequence[Head] = (), referen
         COMMAND,
         text.source,
         settings={"sentence": sentence, "decoder_reads": READS[bool(reference.strip())]},
-        data={"maps": attention_maps(subject, prepared.pairs[0], chosen), "sentences_cut": prepared.cut},
+        data=MapsData(maps=attention_maps(subject, prepared.pairs[0], chosen), sentences_cut=prepared.cut),
     )
 
 
 @torch.no_grad()
-def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> list[dict[str, Any]]:
-    """For each head: `queries` and `keys` as pieces, and `weights` as `[T][S]`. Every row sums to 1.
+def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> list[AttentionMap]:
+    """The map of each head: queries and keys as pieces, and weights `[T][S]`. Every row sums to 1.
 
     EOS and the start symbol are included. A query of decoder self-attention is the token that the decoder reads at this
     position. A query of cross-attention is the token that it predicts there.
@@ -65,24 +67,20 @@ def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> 
         "decoder_self": ([START, *target_pieces], [START, *target_pieces]),
         "cross": ([*target_pieces, END], [*source_pieces, END]),
     }
-    found = []
+    maps = []
     for head in heads:
         row = subject.layout[head.kind][head.layer].index(head.index)
         queries, keys = labels[head.kind]
         matrix = weights[head.kind, head.layer][row].cpu().tolist()
-        found.append(
-            {"kind": head.kind, "layer": head.layer, "index": head.index}
-            | {"queries": queries, "keys": keys, "weights": matrix}
-        )
-    return found
+        maps.append(AttentionMap(**asdict(head), queries=queries, keys=keys, weights=matrix))
+    return maps
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[MapsData]) -> Summary:
     """The largest weight of every head, with its query and key."""
     rows = []
-    for one in result.data["maps"]:
-        value, query, key = max(
-            (value, query, key) for query, line in enumerate(one["weights"]) for key, value in enumerate(line)
-        )
-        rows.append((str(head_of(one)), f"{one['queries'][query]} → {one['keys'][key]}", plain(value)))
+    for one in result.data.maps:
+        weights = np.array(one.weights)
+        query, key = np.argwhere(weights == weights.max())[-1]  # the last of equal ones
+        rows.append((str(one.head), f"{one.queries[query]} → {one.keys[key]}", plain(weights.max())))
     return Summary("Attention maps: the largest weight of each head", ("head", "query → key", "weight"), tuple(rows))

@@ -99,21 +99,21 @@ class Measurement:
         return bleu(self.counts.sum(axis=1))
 
     def scores(self, mask: int) -> dict[str, Any]:
-        """Loss and BLEU of a mask with their intervals."""
-        found = {"loss": Estimate(float(self.loss[mask]), *interval(self._losses[:, mask])).to_json()}
+        """Fields of `Scores`: loss and BLEU of a mask with their intervals."""
+        scores = {"loss": Estimate(float(self.loss[mask]), *interval(self._losses[:, mask]))}
         if self.counts is not None:
-            found["bleu"] = Estimate(float(self.bleu[mask]), *interval(self._bleus[:, mask])).to_json()
-        return found
+            scores["bleu"] = Estimate(float(self.bleu[mask]), *interval(self._bleus[:, mask]))
+        return scores
 
     def deltas(self, mask: int) -> dict[str, Any]:
-        """Loss and BLEU of `mask` minus loss and BLEU of the first mask, with intervals and p-values."""
-        found = {"delta_loss": self.delta_loss(mask).to_json()}
+        """Fields of `Deltas`: loss and BLEU of `mask` minus those of the first mask, with intervals and p-values."""
+        deltas = {"delta_loss": self.delta_loss(mask)}
         if self.counts is not None:
             value = float(self.bleu[mask] - self.bleu[0])
             ends = interval(self._bleus[:, mask] - self._bleus[:, 0])
             p = p_value(self.counts[mask], self.counts[0], bleu, **self._trials)
-            found["delta_bleu"] = Estimate(value, *ends, p).to_json()
-        return found
+            deltas["delta_bleu"] = Estimate(value, *ends, p)
+        return deltas
 
     def delta_loss(self, mask: int) -> Estimate:
         """Loss of `mask` minus the loss of the first mask, with interval and p-value."""

@@ -1,4 +1,4 @@
-"""The result of an analysis: data as JSON, with the model, the text, the settings and the versions it came from.
+"""The result of an analysis: data (see `records`) as JSON, with the model, text, settings and versions it came from.
 
 Numbers per head are stored as one row per open head. A pruned model numbers its open heads from 0 in every attention;
 results name a head by its index in the unpruned model. Reading a result needs no PyTorch.
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from platform import python_version
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +22,7 @@ from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.git_lfs import why
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, Kind
 from hmc.artifact.storage.files import write_whole
+from hmc.training.analysis.common.records import DATA, ComparisonData, CurvePoint, OfHead, OfModel
 
 SCHEMA_VERSION = 1
 NUMBERS = frozenset({"importance", "mean", "variance", "least", "most", "value", "low", "high"})
@@ -30,12 +31,10 @@ Place = tuple[Kind, int]
 """One attention of a model: kind and layer."""
 HeadTable = dict[Kind, list[list[float | None]]]
 """kind → layers → heads at their original indices; None for a closed head."""
-Row = dict[str, Any]
-"""`kind`, `layer` and `index` of a head, and its values."""
-T = TypeVar("T")
+Data = TypeVar("Data")
+Row = TypeVar("Row", bound=OfHead)
 WITHIN = 1.0
 """BLEU points that `masked_within` allows."""
-ORDERS = ("most_important_first", "least_important_first")
 
 
 class CheckpointSource(BaseModel):
@@ -80,7 +79,7 @@ def _versions() -> dict[str, str]:
     return {"python": python_version(), **found}
 
 
-class Result(BaseModel):
+class Result(BaseModel, Generic[Data]):
     """Contents of `COMMAND.json`: no time and no machine, so the same inputs and versions give the same bytes."""
 
     model_config = ConfigDict(extra="forbid")
@@ -94,7 +93,8 @@ class Result(BaseModel):
     """Options that change the numbers, including the seed."""
     versions: dict[str, str] = Field(default_factory=_versions)
     """Of Python, HMC and the libraries that numbers depend on."""
-    data: dict[str, Any]
+    data: Data
+    """What was found, one of `DATA`."""
 
     def to_json(self) -> str:
         """JSON text; NaN and infinity become null."""
@@ -111,14 +111,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def write_result(result: Result, folder: Path) -> Path:
+def write_result(result: Result[Any], folder: Path) -> Path:
     """Writes `folder / COMMAND.json` and returns its path. The file appears only when it is complete."""
     path = folder / f"{result.command}.json"
     write_whole(path, result.to_json(), several=True)
     return path
 
 
-def read_result(path: Path, commands: Sequence[str] = ()) -> Result:
+def read_result(path: Path, commands: Sequence[str] = ()) -> Result[Any]:
     """Reads what `write_result` wrote.
 
     commands: the analyses whose results the caller accepts; empty: all. Raises InvalidRequestError for a file that
@@ -126,25 +126,37 @@ def read_result(path: Path, commands: Sequence[str] = ()) -> Result:
     """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number)
-        result = Result.model_validate({"versions": {}} | raw if isinstance(raw, dict) else raw)
+        result = Result[Any].model_validate({"versions": {}} | raw if isinstance(raw, dict) else raw)
     except OSError as error:
         raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:  # a ValidationError is one
-        detail = "; ".join(field_problems(error)) if isinstance(error, ValidationError) else str(error)
-        wrong = why(path, f"is not a result of `hmc analyze`: {detail}")
-        raise InvalidRequestError(f"{path} {wrong}") from error
+    except ValueError as error:
+        raise _unreadable(path, error) from error
     if result.schema_version != SCHEMA_VERSION:
         raise InvalidRequestError(
             f"{path}: schema version {result.schema_version}; this hmc reads {SCHEMA_VERSION}: run the analysis again"
         )
-    if commands and result.command not in commands:
-        raise InvalidRequestError(f"{path} is a result of {result.command}; needed is one of {', '.join(commands)}")
+    if result.command not in (commands or DATA):
+        raise InvalidRequestError(
+            f"{path} is a result of {result.command}; needed is one of {', '.join(commands or DATA)}"
+        )
     if missing := next(_missing_numbers(result.data), None):
         raise InvalidRequestError(
             f"{path}: {missing} is not a number: the analysis computed NaN or infinity; run it again with an earlier "
             "checkpoint"
         )
+    try:
+        result.data = DATA[result.command].model_validate(result.data)
+        if isinstance(result.data, ComparisonData):
+            kind = DATA[result.data.analysis]
+            result.data.systems = {name: kind.model_validate(data) for name, data in result.data.systems.items()}
+    except ValueError as error:
+        raise _unreadable(path, error) from error
     return result
+
+
+def _unreadable(path: Path, error: ValueError) -> InvalidRequestError:
+    detail = "; ".join(field_problems(error)) if isinstance(error, ValidationError) else str(error)
+    return InvalidRequestError(f"{path} {why(path, f'is not a result of `hmc analyze`: {detail}')}")
 
 
 def _not_a_number(constant: str) -> float:
@@ -164,42 +176,29 @@ def _missing_numbers(value: Any, place: str = "data") -> Iterator[str]:
             yield from _missing_numbers(inner, f"{place}.{number}")
 
 
-def in_order(values: Mapping[Place, Sequence[T]], layout: HeadLayout) -> list[T]:
+def in_order(values: Mapping[Place, Any], layout: HeadLayout) -> list[Any]:
     """Values of the open heads of each attention → one list in the order of `layout.heads()`."""
     return [values[head.kind, head.layer][layout[head.kind][head.layer].index(head.index)] for head in layout.heads()]
 
 
-def head_rows(heads: Iterable[Head], values: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """One row per head."""
-    return [
-        {"kind": head.kind, "layer": head.layer, "index": head.index, **value}
-        for head, value in zip(heads, values, strict=True)
-    ]
-
-
-def head_of(row: Mapping[str, Any]) -> Head:
-    """The head of a row."""
-    return Head(cast(Kind, row["kind"]), int(row["layer"]), int(row["index"]))
-
-
 def model_shape(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Fields of a result: `layout` (the open heads) and `heads_per_layer` (of the unpruned model)."""
+    """Fields of `OfModel`."""
     return {"layout": checkpoint.layout.to_json(), "heads_per_layer": checkpoint.architecture.heads}
 
 
-def table_of(data: Mapping[str, Any], value: Callable[[Row], float]) -> HeadTable:
-    """The rows `heads` of a result as kind → layers → heads at original indices.
+def table_of(shape: OfModel, rows: Iterable[Row], value: Callable[[Row], float]) -> HeadTable:
+    """Values of heads as kind → layers → heads at original indices.
 
-    data: a result's data with `heads` and the fields of `model_shape`. None is a closed head, NaN an open head without
-    a row.
+    shape: of the model. rows: of some of its open heads. None is a closed head, NaN an open head without a row.
     """
-    layout = HeadLayout.from_json(data["layout"])
-    table: HeadTable = {
-        kind: [[math.nan if i in row else None for i in range(data["heads_per_layer"])] for row in layout[kind]]
-        for kind in KINDS
-    }
-    for row in data["heads"]:
-        table[row["kind"]][row["layer"]][row["index"]] = value(row)
+    table: HeadTable = {}
+    for kind in KINDS:
+        table[kind] = [[None] * shape.heads_per_layer for _ in shape.layout[kind]]
+        for layer, indices in enumerate(shape.layout[kind]):
+            for index in indices:
+                table[kind][layer][index] = math.nan
+    for row in rows:
+        table[row.kind][row.layer][row.index] = value(row)
     return table
 
 
@@ -223,12 +222,12 @@ def parse_heads(names: Sequence[str], layout: HeadLayout) -> list[Head]:
     return found
 
 
-def masked_within(curve: Sequence[Mapping[str, Any]]) -> int:
+def masked_within(curve: Sequence[CurvePoint]) -> int:
     """Largest number of heads masked, group by group, with BLEU at most WITHIN points below the BLEU of all heads."""
-    whole = curve[0]["bleu"]["value"]
+    whole = curve[0].metric("bleu").value
     most = 0
     for point in curve:
-        if whole - point["bleu"]["value"] > WITHIN:
+        if whole - point.metric("bleu").value > WITHIN:
             break
-        most = point["masked"]
+        most = point.masked
     return most

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +13,44 @@ from hmc.artifact.checkpoint.extras import ScoreName, add_score
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head
 from hmc.artifact.storage.files import replace_directory
-from hmc.training.analysis.common.result import Result, head_of
+from hmc.training.analysis.common.records import RelevanceData
+from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.subject import Subject
 from hmc.training.model.importance import scores_per_head
 
 
-def _relevance(data: Mapping[str, Any]) -> list[float]:
+def _relevance(data: RelevanceData) -> list[float]:
     """Relevance of each head as a share of the logit, which compares heads of different layers."""
-    through = {(row["kind"], row["layer"]): row["through_heads"] for row in data["layers"]}
-    return [row["relevance"] * through[row["kind"], row["layer"]] for row in data["heads"]]
+    through = {(layer.kind, layer.layer): layer.through_heads for layer in data.layers}
+    return [row.relevance * through[row.kind, row.layer] for row in data.heads]
 
 
-MEASURED: dict[str, tuple[ScoreName, Callable[[Mapping[str, Any]], list[float]]]] = {
-    "importance": ("importance", lambda data: [row["importance"] for row in data["heads"]]),
-    "ablate": ("ablation", lambda data: [row["delta_loss"]["value"] for row in data["heads"]]),
+MEASURED: dict[str, tuple[ScoreName, Callable[[Any], list[float]]]] = {
+    "importance": ("importance", lambda data: [row.importance for row in data.heads]),
+    "ablate": ("ablation", lambda data: [row.delta_loss.value for row in data.heads]),
     "lrp": ("relevance", _relevance),
-    "confidence": ("confidence", lambda data: [row["confidence"] for row in data["heads"]]),
+    "confidence": ("confidence", lambda data: [row.confidence for row in data.heads]),
 }
 """Command whose result has a score of every head → its name, and the scores of its rows of `heads`."""
 
 
-def scores_of(result: Result) -> dict[Head, float]:
+def scores_of(result: Result[Any]) -> dict[Head, float]:
     """Returns the score of every head that the result has, one of MEASURED."""
     _, values = MEASURED[result.command]
-    return dict(zip(map(head_of, result.data["heads"]), map(float, values(result.data)), strict=True))
+    return dict(zip((row.head for row in result.data.heads), values(result.data), strict=True))
 
 
-def save_scores(subject: Subject, result: Result, target: Path) -> None:
+def save_scores(subject: Subject, result: Result[Any], target: Path) -> None:
     """Adds the scores of a result to the checkpoint `target`: the subject's own, or a copy of it. Closed heads get 0.
 
     Raises InvalidRequestError where `target` is another path that exists, or a head has no score.
     """
     check_target(target, subject.path)
-    found = scores_of(result)
+    measured = scores_of(result)
     arch = subject.checkpoint.architecture
-    if missing := [str(head) for head in subject.layout.heads() if head not in found]:
+    if missing := [str(head) for head in subject.layout.heads() if head not in measured]:
         raise InvalidRequestError(f"--save: {', '.join(missing)} have no score; measure every head, without --head")
-    values = torch.tensor([found[head] for head in subject.layout.heads()])
+    values = torch.tensor([measured[head] for head in subject.layout.heads()])
     name = MEASURED[result.command][0]
     scores = scores_per_head(values, arch, subject.layout)
     if target.exists():

@@ -12,7 +12,7 @@ import torch
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.heads import HeadLayout
-from hmc.training.analysis.common.result import CheckpointSource, CorpusSource, Result, corpus_source
+from hmc.training.analysis.common.result import CheckpointSource, CorpusSource, Data, Result, corpus_source
 from hmc.training.data.counts import PairCounts
 from hmc.training.data.parallel_text import filled_pairs, first_pairs, read_pairs
 from hmc.training.data.rows import Pair
@@ -49,7 +49,7 @@ class Subject:
         """Source and target language."""
         return self.checkpoint.config.source_language, self.checkpoint.config.target_language
 
-    def result(self, command: str, *corpora: CorpusSource, settings: dict[str, Any], data: dict[str, Any]) -> Result:
+    def result(self, command: str, *corpora: CorpusSource, settings: dict[str, Any], data: Data) -> Result[Data]:
         """What the analysis `command` of this checkpoint found in texts."""
         read = list(corpora)
         return Result(command=command, checkpoints=[self.source], corpora=read, settings=settings, data=data)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from hmc.artifact.significance import Estimate
+from hmc.training.analysis.common.records import Range, Scores
+
+TITLES = {"bleu": "BLEU", "loss": "loss"}
+DIGITS = {"bleu": 2, "loss": 4}
 
 
 @dataclass(frozen=True)
@@ -26,28 +31,31 @@ class Summary:
         return table + "".join(f"\n{note}\n" for note in self.notes)
 
 
+def metric_of(scores: Sequence[Scores]) -> str:
+    """`bleu` if all of the scores have BLEU, else `loss`."""
+    return "bleu" if all(one.bleu for one in scores) else "loss"
+
+
 def plain(value: float | None, digits: int = 2) -> str:
     """`12.34`, – for None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def interval(estimate: Mapping[str, Any], digits: int = 2) -> str:
+def interval(estimate: Estimate, digits: int = 2) -> str:
     """`12.34 (12.01 to 12.70)` of a score."""
-    value, low, high = (plain(estimate[key], digits) for key in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
+    return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f} to {estimate.high:.{digits}f})"
 
 
-def change(estimate: Mapping[str, Any], digits: int = 2) -> str:
+def change(estimate: Estimate, digits: int = 2) -> str:
     """`-0.42 (-0.71 to -0.13)` of a difference, signs written."""
-    value, low, high = (f"{estimate[key]:+.{digits}f}" for key in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
+    return f"{estimate.value:+.{digits}f} ({estimate.low:+.{digits}f} to {estimate.high:+.{digits}f})"
 
 
-def spread_cell(spread: Mapping[str, float]) -> str:
+def range_cell(values: Range) -> str:
     """`12.7 (11 to 14)` of a mean and its extremes; the mean alone, as a whole number, where they are equal."""
-    if spread["least"] == spread["most"]:
-        return f"{spread['mean']:g}"
-    return f"{spread['mean']:.1f} ({spread['least']:g} to {spread['most']:g})"
+    if values.least == values.most:
+        return f"{values.mean:g}"
+    return f"{values.mean:.1f} ({values.least:g} to {values.most:g})"
 
 
 def probability(value: float | None) -> str:

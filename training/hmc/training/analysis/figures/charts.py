@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hmc.artifact.model.heads import KINDS
+from hmc.artifact.significance import Estimate
 from hmc.artifact.storage.files import whole_file
-from hmc.training.analysis.common.result import ORDERS, HeadTable
+from hmc.training.analysis.common.records import ORDERS, CumulativeData, GroupsData
+from hmc.training.analysis.common.result import HeadTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,17 +82,16 @@ def save_figure(drawn: Figure, prefix: Path) -> list[Path]:
     return written
 
 
-def cumulative_curves(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str) -> None:
+def cumulative_curves(axes: Axes, systems: Mapping[str, CumulativeData], metric: str) -> None:
     """Both curves of every system with 95 % bands. One system: a colour per order. Several: a colour per system."""
     several = len(systems) > 1
     for number, (name, data) in enumerate(systems.items()):
         for place, order in enumerate(ORDERS):
-            curve = data["curves"][order]
+            curve = data.curves[order]
             style = (number if several else place) % len(COLOURS)
-            x = np.array([point["masked"] for point in curve])
-            value, low, high = (
-                np.array([point[metric][key] for point in curve], float) for key in ("value", "low", "high")
-            )
+            x = np.array([point.masked for point in curve])
+            scores = [point.metric(metric) for point in curve]
+            value, low, high = np.array([(score.value, score.low, score.high) for score in scores]).T
             label = f"{name}, {ORDER_TITLES[order]}" if several else ORDER_TITLES[order]
             axes.fill_between(x, low, high, color=COLOURS[style], alpha=0.15, linewidth=0)
             axes.plot(
@@ -109,19 +111,20 @@ def cumulative_curves(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metr
     axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
 
 
-def group_bars(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str) -> None:
+def group_bars(axes: Axes, systems: Mapping[str, GroupsData], metric: str) -> None:
     """One bar per group and system with its interval, and a line at each system's score with every head open."""
     width = 0.8 / len(systems)
     for number, (name, data) in enumerate(systems.items()):
         colour = COLOURS[number % len(COLOURS)]
-        x = np.arange(len(data["groups"])) + (number - (len(systems) - 1) / 2) * width
-        value = [group[metric]["value"] for group in data["groups"]]
-        bars = error_bars([group[metric] for group in data["groups"]])
+        x = np.arange(len(data.groups)) + (number - (len(systems) - 1) / 2) * width
+        scores = [group.metric(metric) for group in data.groups]
+        value = [score.value for score in scores]
+        bars = error_bars(scores)
         axes.bar(x, value, width * 0.92, color=colour, label=name, zorder=2)
         axes.errorbar(x, value, yerr=bars, fmt="none", ecolor="black", elinewidth=0.8, capsize=2, zorder=3)
-        axes.axhline(data["full"][metric]["value"], color=colour, linestyle=":", linewidth=1.2, zorder=1)
-    groups = next(iter(systems.values()))["groups"]
-    axes.set_xticks(np.arange(len(groups)), [f"{group['first']}–{group['last']}" for group in groups])
+        axes.axhline(data.full.metric(metric).value, color=colour, linestyle=":", linewidth=1.2, zorder=1)
+    groups = next(iter(systems.values())).groups
+    axes.set_xticks(np.arange(len(groups)), [group.ranks for group in groups])
     axes.set_xlabel("heads masked, by rank of importance (dotted: none masked)")
     axes.set_ylabel(METRIC_TITLES[metric])
     axes.set_ylim(bottom=0)
@@ -129,12 +132,11 @@ def group_bars(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str
         axes.legend(frameon=False, ncols=len(systems), loc="lower left", bbox_to_anchor=(0, 1))
 
 
-def error_bars(estimates: Sequence[Mapping[str, float]]) -> list[list[float]]:
+def error_bars(estimates: Sequence[Estimate]) -> list[list[float]]:
     """Distances from value to low and to high, as matplotlib takes them; 0 where the value is outside its interval."""
-    return [
-        [max(0.0, e["value"] - e["low"]) for e in estimates],
-        [max(0.0, e["high"] - e["value"]) for e in estimates],
-    ]
+    below = [max(0.0, estimate.value - estimate.low) for estimate in estimates]
+    above = [max(0.0, estimate.high - estimate.value) for estimate in estimates]
+    return [below, above]
 
 
 def zero_line(axes: Axes) -> None:
@@ -176,7 +178,7 @@ class Panel:
 
 def map_size(table: HeadTable, panels: int) -> tuple[float, float]:
     """Width and height in inches of the maps of `panels` panels."""
-    heads = max(len(row) for kind in KINDS for row in table[kind])
+    heads = len(table[KINDS[0]][0])
     layers = max(len(table[kind]) for kind in KINDS)
     wide = CELL * heads + 0.5
     high = CELL * layers + 0.6
@@ -206,17 +208,15 @@ def draw_head_maps(figure: Figure, panels: Sequence[Panel]) -> None:
 def _scale(panel: Panel) -> Normalize:
     from matplotlib.colors import Normalize
 
-    values = [
-        value
-        for kind in KINDS
-        for row in panel.table[kind]
-        for value in row
-        if value is not None and np.isfinite(value)
-    ]
+    rows = chain.from_iterable(panel.table[kind] for kind in KINDS)
+    values = np.array(list(chain.from_iterable(rows)), float)  # None is NaN then
+    values = values[np.isfinite(values)]
     if panel.colours.startswith(DIVERGING):
-        reach = max((abs(value) for value in values), default=0.0) or 1.0
+        reach = float(np.abs(values).max(initial=0.0)) or 1.0
         return Normalize(-reach, reach)
-    return Normalize(min(0.0, *values), max(values) or 1.0) if values else Normalize(0.0, 1.0)
+    if not len(values):
+        return Normalize(0.0, 1.0)
+    return Normalize(min(0.0, float(values.min())), float(values.max()) or 1.0)
 
 
 def _draw(axes: Axes, rows: Sequence[Sequence[float | None]], scale: Normalize, colours: str) -> QuadMesh:
@@ -224,7 +224,7 @@ def _draw(axes: Axes, rows: Sequence[Sequence[float | None]], scale: Normalize, 
 
     layers = len(rows)
     heads = len(rows[0])
-    values = np.ma.masked_invalid([[np.nan if value is None else value for value in row] for row in rows])
+    values = np.ma.masked_invalid(np.array(rows, float))  # None is NaN then
     mesh = axes.pcolormesh(
         np.arange(heads + 1), np.arange(layers + 1), values, norm=scale, cmap=colours, edgecolors="white"
     )

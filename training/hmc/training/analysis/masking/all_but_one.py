@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -11,14 +10,15 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.result import Result, model_shape
+from hmc.training.analysis.common.records import AllButOneData, KeptHead, KeptLayer, Scores
+from hmc.training.analysis.common.result import Place, Result, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, probability
 
 COMMAND = "all-but-one"
 
 
-def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress = silent) -> Result:
+def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress = silent) -> Result[AllButOneData]:
     """For each layer of each kind: the loss with each head kept alone, and BLEU for the best head, which has the least
     loss.
 
@@ -26,59 +26,50 @@ def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress
     fewer than two open heads are left out. Raises InvalidRequestError when that leaves no layer.
     """
     layout = subject.layout
-    places = [(kind, layer) for kind in KINDS for layer, row in enumerate(layout[kind]) if len(row) > 1]
+    everything = close_heads(layout, [])
+    places: list[Place] = []
+    kept: list[Head] = []
+    masks = [everything]
+    for kind in KINDS:
+        for layer, indices in enumerate(layout[kind]):
+            heads = [Head(kind, layer, index) for index in indices]
+            if len(heads) > 1:
+                places.append((kind, layer))
+                kept += heads
+                masks += [close_heads(layout, [other for other in heads if other != head]) for head in heads]
     if not places:
         raise InvalidRequestError("no layer of this checkpoint has two or more open heads: nothing to mask")
-    everything = close_heads(layout, [])
-    kept = [(kind, layer, index) for kind, layer in places for index in layout[kind][layer]]
-    masks = {
-        one: close_heads(layout, [Head(one[0], one[1], i) for i in layout[one[0]][one[1]] if i != one[2]])
-        for one in kept
-    }
-    loss_only = replace(settings, bleu=False)
-    losses = measure(subject, text, np.stack([everything, *masks.values()]), loss_only, progress)
-    number = {one: mask for mask, one in enumerate(kept, 1)}
-    best = {
-        (kind, layer): min(layout[kind][layer], key=lambda i: (losses.loss[number[kind, layer, i]], i))
-        for kind, layer in places
-    }
-    scored = measure(
-        subject, text, np.stack([everything, *(masks[k, n, best[k, n]] for k, n in places)]), settings, progress
-    )
-    layers: list[dict[str, Any]] = []
+    losses = measure(subject, text, np.stack(masks), replace(settings, bleu=False), progress)
+    numbers: dict[Place, list[int]] = {place: [] for place in places}
+    for number, head in enumerate(kept, 1):
+        numbers[head.kind, head.layer].append(number)
+    best = [min(numbers[place], key=lambda number: losses.loss[number]) for place in places]
+    scored = measure(subject, text, np.stack([everything, *(masks[number] for number in best)]), settings, progress)
+    layers = []
     for mask, (kind, layer) in enumerate(places, 1):
         alone = [
-            {"index": i, "delta_loss": losses.delta_loss(number[kind, layer, i]).to_json()} for i in layout[kind][layer]
+            KeptHead(index=kept[number - 1].index, delta_loss=losses.delta_loss(number))
+            for number in numbers[kind, layer]
         ]
-        layers.append(
-            {
-                "kind": kind,
-                "layer": layer,
-                "heads": alone,
-                "best": best[kind, layer],
-                **scored.deltas(mask),
-            }
-        )
+        index = kept[best[mask - 1] - 1].index
+        layers.append(KeptLayer(kind=kind, layer=layer, heads=alone, best=index, **scored.deltas(mask)))
     return subject.result(
         COMMAND,
         text.source,
         settings=settings.to_json(text),
-        data={**model_shape(subject.checkpoint), "full": scored.scores(0), "layers": layers},
+        data=AllButOneData(**model_shape(subject.checkpoint), full=Scores(**scored.scores(0)), layers=layers),
     )
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[AllButOneData]) -> Summary:
     """One row per layer: its best head, and the change in scores with that head alone."""
-    with_bleu = "bleu" in result.data["full"]
-    rows = tuple(
-        (
-            f"{layer['kind']}.{layer['layer']}",
-            str(len(layer["heads"])),
-            str(layer["best"]),
-            change(layer["delta_loss"], 4),
-            *((change(layer["delta_bleu"]), probability(layer["delta_bleu"]["p_value"])) if with_bleu else ()),
-        )
-        for layer in result.data["layers"]
-    )
-    columns = ("layer", "open", "kept", "Δ loss (95 %)", *(("Δ BLEU (95 %)", "p") if with_bleu else ()))
-    return Summary("All heads of a layer masked but the best one", columns, rows)
+    columns = ["layer", "open", "kept", "Δ loss (95 %)"]
+    if result.data.full.bleu:
+        columns += ["Δ BLEU (95 %)", "p"]
+    rows = []
+    for layer in result.data.layers:
+        row = [f"{layer.kind}.{layer.layer}", str(len(layer.heads)), str(layer.best), change(layer.delta_loss, 4)]
+        if layer.delta_bleu:
+            row += [change(layer.delta_bleu), probability(layer.delta_bleu.p_value)]
+        rows.append(tuple(row))
+    return Summary("All heads of a layer masked but the best one", tuple(columns), tuple(rows))

@@ -10,6 +10,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
+from hmc.training.analysis.common.records import Group, GroupsData, Scores
 from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, interval, probability
@@ -44,43 +45,41 @@ def analyse(
     settings: Settings,
     groups: int = GROUPS,
     progress: Progress = silent,
-) -> Result:
+) -> Result[GroupsData]:
     """Loss and BLEU without each group of heads; the first group is the most important. Raises InvalidRequestError."""
     parts = split_heads(ranking.heads, groups)
     masks = np.stack([close_heads(subject.layout, part) for part in ([], *parts)])
-    found = measure(subject, text, masks, settings, progress)
+    measured = measure(subject, text, masks, settings, progress)
     rows = []
     first = 1
     for mask, part in enumerate(parts, 1):
-        names = [str(head) for head in part]
-        scores = {**found.scores(mask), **found.deltas(mask)}
-        rows.append({"first": first, "last": first + len(part) - 1, "heads": names, **scores})
-        first += len(part)
+        last = first + len(part) - 1
+        names = list(map(str, part))
+        rows.append(Group(first=first, last=last, heads=names, **measured.scores(mask), **measured.deltas(mask)))
+        first = last + 1
     return subject.result(
         COMMAND,
         text.source,
         settings={**settings.to_json(text), "rank": ranking.origin},
-        data={"heads": len(ranking.heads), "full": found.scores(0), "groups": rows},
+        data=GroupsData(heads=len(ranking.heads), full=Scores(**measured.scores(0)), groups=rows),
     )
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[GroupsData]) -> Summary:
     """One row per group."""
-    full = result.data["full"]
-    with_bleu = "bleu" in full
-    rows = tuple(
-        (
-            f"{group['first']}–{group['last']}",
-            interval(group["loss"], 4),
-            *(
-                (interval(group["bleu"]), change(group["delta_bleu"]), probability(group["delta_bleu"]["p_value"]))
-                if with_bleu
-                else (change(group["delta_loss"], 4), probability(group["delta_loss"]["p_value"]))
-            ),
-        )
-        for group in result.data["groups"]
-    )
-    nothing = ("none", interval(full["loss"], 4), *((interval(full["bleu"]), "", "") if with_bleu else ("", "")))
-    name = "Δ BLEU (95 %)" if with_bleu else "Δ loss (95 %)"
-    columns = ("ranks masked", "loss (95 %)", *(("BLEU (95 %)",) if with_bleu else ()), name, "p")
-    return Summary("One group of heads masked, most important first", columns, (nothing, *rows))
+    full = result.data.full
+    columns = ["ranks masked", "loss (95 %)"]
+    nothing = ["none", interval(full.loss, 4)]
+    if full.bleu:
+        columns.append("BLEU (95 %)")
+        nothing.append(interval(full.bleu))
+    columns += ["Δ BLEU (95 %)" if full.bleu else "Δ loss (95 %)", "p"]
+    rows = [(*nothing, "", "")]
+    for group in result.data.groups:
+        row = [group.ranks, interval(group.loss, 4)]
+        if group.bleu and group.delta_bleu:
+            row += [interval(group.bleu), change(group.delta_bleu), probability(group.delta_bleu.p_value)]
+        else:
+            row += [change(group.delta_loss, 4), probability(group.delta_loss.p_value)]
+        rows.append(tuple(row))
+    return Summary("One group of heads masked, most important first", tuple(columns), tuple(rows))

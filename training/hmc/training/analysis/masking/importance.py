@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,8 @@ import numpy.typing as npt
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.importance import DEFAULT, Importance
 from hmc.training.analysis.common.masks import sentence_groups
-from hmc.training.analysis.common.result import Result, head_of, head_rows, model_shape
+from hmc.training.analysis.common.records import HeadImportance, ImportanceData, Spread
+from hmc.training.analysis.common.result import Result, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.data.batches import make_batch
@@ -35,26 +36,33 @@ def sample_values(
     vocabulary = subject.vocabulary
     limit = model.arch.max_positions
     device = model.shared.weight.device
-    ids = [tuple(vocabulary.cut(side, limit) for side in vocabulary.encode_pair(*pair)) for pair in text.pairs]
-    found = np.zeros((len(ids), subject.layout.total))
-    groups = sentence_groups([max(map(len, sides)) for sides in ids])
+    sources = []
+    targets = []
+    for pair in text.pairs:
+        source, target = vocabulary.encode_pair(*pair)
+        sources.append(vocabulary.cut(source, limit))
+        targets.append(vocabulary.cut(target, limit))
+    lengths = np.array([list(map(len, sources)), list(map(len, targets))])
+    values = np.zeros((len(sources), subject.layout.total))
+    groups = sentence_groups(lengths.max(0).tolist())
     done = 0
     for group in groups:
         batch = make_batch(
-            [ids[i][0] for i in group], [ids[i][1] for i in group], model.arch.pad_id, model.arch.decoder_start
+            [sources[i] for i in group], [targets[i] for i in group], model.arch.pad_id, model.arch.decoder_start
         )
-        found[group] = sentence_importance(model, batch.to(device), how=how).double().cpu().numpy()
+        values[group] = sentence_importance(model, batch.to(device), how=how).double().cpu().numpy()
         done += len(group)
-        progress(f"importance: {done} of {len(ids)} sentences")
-    if not np.isfinite(found).all():
+        progress(f"importance: {done} of {len(sources)} sentences")
+    if not np.isfinite(values).all():
         raise overflow("gradients of the loss")
     if how.estimator == "token":
-        source, target = (np.mean([len(sides[side]) for sides in ids]) for side in (0, 1))
-        return found / [source if head.kind == "encoder_self" else target for head in subject.layout.heads()]
+        source_length, target_length = lengths.mean(1)
+        of_encoder = [head.kind == "encoder_self" for head in subject.layout.heads()]
+        return values / np.where(of_encoder, source_length, target_length)
     if how.estimator == "batch" and how.sign == "absolute":
-        sums = np.stack([np.abs(found[group].sum(0)) for group in groups])
-        return sums * (len(groups) / len(ids))
-    return found
+        sums = np.stack([np.abs(values[group].sum(0)) for group in groups])
+        return sums * (len(groups) / len(sources))
+    return values
 
 
 def head_importance(
@@ -75,12 +83,20 @@ def head_importance(
     return mean, error
 
 
-def analyse(subject: Subject, text: Text, how: Importance = DEFAULT, progress: Progress = silent) -> Result:
+def analyse(
+    subject: Subject, text: Text, how: Importance = DEFAULT, progress: Progress = silent
+) -> Result[ImportanceData]:
     """I_h of every open head with its standard error. Raises as `sample_values`."""
     mean, error = head_importance(subject, text, how, progress)
     heads = list(subject.layout.heads())
-    per_head = [{"importance": float(m), "standard_error": float(e)} for m, e in zip(mean, error, strict=True)]
-    of_kind = {kind: mean[[head.kind == kind for head in heads]] for kind in KINDS}
+    rows = []
+    for head, value, uncertainty in zip(heads, mean.tolist(), error.tolist(), strict=True):
+        rows.append(HeadImportance(**asdict(head), importance=value, standard_error=uncertainty))
+    kinds = {}
+    for kind in KINDS:
+        of_kind = mean[[head.kind == kind for head in heads]]
+        if len(of_kind):
+            kinds[kind] = spread(of_kind)
     return subject.result(
         COMMAND,
         text.source,
@@ -89,36 +105,30 @@ def analyse(subject: Subject, text: Text, how: Importance = DEFAULT, progress: P
             "loss": "summed cross-entropy of a sentence, no label smoothing",
             "variance": "over heads, n",
         },
-        data={
-            **model_shape(subject.checkpoint),
-            "heads": head_rows(heads, per_head),
-            "all": spread(mean),
-            "kinds": {kind: spread(some) for kind, some in of_kind.items() if len(some)},
-        },
+        data=ImportanceData(**model_shape(subject.checkpoint), heads=rows, all=spread(mean), kinds=kinds),
     )
 
 
-def spread(values: npt.NDArray[np.float64]) -> dict[str, Any]:
+def spread(values: npt.NDArray[np.float64]) -> Spread:
     """Mean, variance, least and most of `values`, one value per head."""
-    return {
-        "heads": len(values),
-        "mean": float(values.mean()),
-        "variance": float(values.var()),
-        "least": float(values.min()),
-        "most": float(values.max()),
-    }
-
-
-def summary(result: Result) -> Summary:
-    """One row for all heads and one per kind: mean and variance of I_h."""
-    parts = {"all": result.data["all"], **result.data["kinds"]}
-    rows = tuple(
-        (name, str(part["heads"]), *(plain(part[key], 3) for key in ("mean", "variance", "least", "most")))
-        for name, part in parts.items()
+    return Spread(
+        heads=len(values),
+        mean=float(values.mean()),
+        variance=float(values.var()),
+        least=float(values.min()),
+        most=float(values.max()),
     )
-    ranked = sorted(result.data["heads"], key=lambda row: -row["importance"])
-    names = [f"{head_of(row)} {row['importance']:.3f}" for row in ranked]
+
+
+def summary(result: Result[ImportanceData]) -> Summary:
+    """One row for all heads and one per kind: mean and variance of I_h."""
+    rows = []
+    for name, part in [("all", result.data.all), *result.data.kinds.items()]:
+        numbers = (plain(number, 3) for number in (part.mean, part.variance, part.least, part.most))
+        rows.append((name, str(part.heads), *numbers))
+    ranked = sorted(result.data.heads, key=lambda row: -row.importance)
+    names = [f"{row.head} {row.importance:.3f}" for row in ranked]
     notes = (f"most important: {', '.join(names[:SHOWN])}", f"least important: {', '.join(names[::-1][:SHOWN])}")
     how = result.settings.get("importance", str(DEFAULT))
     title = "Head importance I_h" + ("" if how == str(DEFAULT) else f" ({how})")
-    return Summary(title, ("heads", "number", "mean", "variance", "least", "most"), rows, notes)
+    return Summary(title, ("heads", "number", "mean", "variance", "least", "most"), tuple(rows), notes)

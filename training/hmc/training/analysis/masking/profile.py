@@ -10,7 +10,8 @@ import numpy as np
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.common.masks import close_heads
-from hmc.training.analysis.common.measure import Measurement, Settings, measure
+from hmc.training.analysis.common.measure import Settings, measure
+from hmc.training.analysis.common.records import Profile, ProfileData, ProfilePoint
 from hmc.training.analysis.common.result import CheckpointSource, Result
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, plain
@@ -33,7 +34,7 @@ def analyse(
     settings: Settings,
     shares: Sequence[float] = SHARES,
     progress: Progress = silent,
-) -> Result:
+) -> Result[ProfileData]:
     """BLEU of every checkpoint with shares of its heads masked, least important first, divided by BLEU with all heads.
 
     load: opens a checkpoint, the text, and the checkpoint's own ranking. Only one checkpoint is in memory at a time. A
@@ -49,7 +50,7 @@ def analyse(
         )
     shares = [0.0, *(share for share in shares if share)]
     sources: list[CheckpointSource] = []
-    rows: list[dict[str, Any]] = []
+    rows: list[Profile] = []
     how: dict[str, Any] = {}
     corpora = []
     for path, label in zip(paths, labels(paths), strict=True):
@@ -57,12 +58,12 @@ def analyse(
         heads = ranking.heads[::-1]
         counts = [round(share * len(heads)) for share in shares]
         masks = np.stack([close_heads(subject.layout, heads[:count]) for count in counts])
-        found = measure(subject, text, masks, settings, _prefixed(progress, label))
-        points = [
-            {"share": share, "masked": count, **found.scores(n), "relative_bleu": _relative(found, n)}
-            for n, (share, count) in enumerate(zip(shares, counts, strict=True))
-        ]
-        rows.append({"name": label, "points": points})
+        measured = measure(subject, text, masks, settings, _prefixed(progress, label))
+        points = []
+        for mask, (share, count) in enumerate(zip(shares, counts, strict=True)):
+            relative = measured.relative_bleu(mask) if measured.bleu[0] else None
+            points.append(ProfilePoint(share=share, masked=count, **measured.scores(mask), relative_bleu=relative))
+        rows.append(Profile(name=label, points=points))
         sources.append(subject.source)
         how = {**settings.to_json(text), "rank": ranking.origin}
         corpora = [text.source]
@@ -71,7 +72,7 @@ def analyse(
         checkpoints=sources,
         corpora=corpora,
         settings=how,
-        data={"shares": shares, "checkpoints": rows},
+        data=ProfileData(shares=shares, checkpoints=rows),
     )
 
 
@@ -79,23 +80,13 @@ def _prefixed(progress: Progress, label: str) -> Progress:
     return lambda step: progress(f"{label}: {step}")
 
 
-def _relative(found: Measurement, mask: int) -> dict[str, float | None] | None:
-    return found.relative_bleu(mask).to_json() if found.bleu[0] else None
-
-
-def summary(result: Result) -> Summary:
+def summary(result: Result[ProfileData]) -> Summary:
     """One row per checkpoint, one column per share: BLEU in per cent of BLEU with all heads."""
-    rows = tuple(
-        (
-            row["name"],
-            plain(row["points"][0]["bleu"]["value"]),
-            *(
-                plain(None if point["relative_bleu"] is None else 100 * point["relative_bleu"]["value"], 1)
-                for point in row["points"][1:]
-            ),
-        )
-        for row in result.data["checkpoints"]
-    )
-    columns = ("checkpoint", "BLEU", *(f"−{share:.0%}" for share in result.data["shares"][1:]))
+    rows = []
+    for profile in result.data.checkpoints:
+        relative = [point.relative and 100 * point.relative for point in profile.points[1:]]
+        whole = plain(profile.points[0].metric("bleu").value)
+        rows.append((profile.name, whole, *(plain(value, 1) for value in relative)))
+    columns = ("checkpoint", "BLEU", *(f"−{share:.0%}" for share in result.data.shares[1:]))
     note = "per cent of BLEU with all heads, after masking that share of the heads, least important first"
-    return Summary("Pruning profile", columns, rows, (note,))
+    return Summary("Pruning profile", columns, tuple(rows), (note,))

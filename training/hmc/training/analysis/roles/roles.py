@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,12 @@ import torch
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import HeadLayout
+from hmc.training.analysis.common.records import HeadRoles, Role, RolesData
 from hmc.training.analysis.common.result import (
     CorpusSource,
     Place,
     Result,
     corpus_source,
-    head_of,
-    head_rows,
     in_order,
     model_shape,
 )
@@ -28,7 +28,7 @@ from hmc.training.analysis.common.summary import Summary
 from hmc.training.analysis.common.views import READS, TokenPair, View, corpus_views, peaks, tokenize, visible_keys
 from hmc.training.analysis.roles.conllu import Tree
 from hmc.training.analysis.roles.rare_words import FREQUENT, RareWordCounts, RareWords
-from hmc.training.analysis.roles.syntactic import Accuracy, SyntaxCounts, syntax
+from hmc.training.analysis.roles.syntactic import SyntaxCounts, syntax
 
 THRESHOLD = 0.9
 """A head is positional if at least this share of queries has its largest weight at one offset."""
@@ -150,32 +150,28 @@ class Roles:
     rare: Mapping[Place, Sequence[RareWords]]
     syntax: SyntaxCounts | None
 
-    def entries(self, layout: HeadLayout) -> list[dict[str, Any]]:
-        """For each head of `layout.heads()`: `roles`, and the numbers from which they follow."""
+    def rows(self, layout: HeadLayout) -> list[HeadRoles]:
+        """For each head of `layout.heads()`: its roles, and the numbers from which they follow."""
         accuracies = self.syntax.accuracies() if self.syntax else {}
-        found = []
+        rows = []
         for head, position in zip(layout.heads(), in_order(self.positions, layout), strict=True):
+            row = HeadRoles(**asdict(head), roles=[], position=asdict(position))
             place = (head.kind, head.layer)
             at = layout[head.kind][head.layer].index(head.index)
-            rare = self.rare[place][at] if place in self.rare else None
-            found.append(_entry(position, accuracies[place][at] if place in accuracies else [], rare))
-        return found
-
-
-def _entry(position: Position, accuracies: Sequence[Accuracy], rare: RareWords | None) -> dict[str, Any]:
-    roles: list[dict[str, Any]] = []
-    if position.positional:
-        roles.append({"role": "positional", "offset": position.offset})
-    best = sorted((a for a in accuracies if a.syntactic), key=lambda a: a.baseline - a.accuracy)
-    roles += [{"role": "syntactic", "relation": a.relation, "direction": a.direction} for a in best]
-    if rare is not None and rare.rare:
-        roles.append({"role": "rare words"})
-    entry: dict[str, Any] = {"roles": roles, "position": asdict(position)}
-    if accuracies:
-        entry["syntax"] = [asdict(a) for a in accuracies]
-    if rare is not None:
-        entry["rare_words"] = asdict(rare)
-    return entry
+            if position.positional:
+                row.roles.append(Role(role="positional", offset=position.offset))
+            if place in accuracies:
+                row.syntax = list(map(asdict, accuracies[place][at]))
+                syntactic = [accuracy for accuracy in accuracies[place][at] if accuracy.syntactic]
+                for best in sorted(syntactic, key=lambda accuracy: accuracy.baseline - accuracy.accuracy):
+                    row.roles.append(Role(role="syntactic", relation=best.relation, direction=best.direction))
+            if place in self.rare:
+                rare = self.rare[place][at]
+                row.rare_words = asdict(rare)
+                if rare.rare:
+                    row.roles.append(Role(role="rare words"))
+            rows.append(row)
+        return rows
 
 
 def head_roles(
@@ -212,56 +208,52 @@ def analyse(
     *,
     forced: bool = False,
     progress: Progress = silent,
-) -> Result:
+) -> Result[RolesData]:
     """The roles of every open head.
 
     forced: the decoder reads the references in place of the model's own greedy translations. Raises as `head_roles`,
     and InvalidArtifactError for NaN weights.
     """
     prepared = tokenize(subject, text, forced=forced, progress=progress)
-    found = head_roles(subject, prepared.pairs, trees.trees if trees else None, frequencies, progress)
-    data = {
+    roles = head_roles(subject, prepared.pairs, trees.trees if trees else None, frequencies, progress)
+    corpora = [text.source]
+    looked_for = compress(ROLES, (True, trees is not None, frequencies is not None))
+    data = RolesData(
         **model_shape(subject.checkpoint),
-        "heads": head_rows(subject.layout.heads(), found.entries(subject.layout)),
-        "looked_for": [
-            role for role, given in zip(ROLES, (True, trees is not None, frequencies is not None), strict=True) if given
-        ],
-        "sentences_cut": prepared.cut,
-    }
-    if found.syntax:
-        data["treebank"] = found.syntax.to_json()
+        heads=roles.rows(subject.layout),
+        looked_for=list(looked_for),
+        sentences_cut=prepared.cut,
+        treebank=roles.syntax.to_json() if roles.syntax else None,
+    )
     settings: dict[str, Any] = {"decoder_reads": READS[forced]}
+    if trees:
+        corpora.append(trees.source)
     if frequencies:
         settings |= {"frequencies": frequencies.name, "frequent": frequencies.frequent}
-    return subject.result(
-        COMMAND,
-        text.source,
-        *([trees.source] if trees else []),
-        settings=settings,
-        data=data,
-    )
+    return subject.result(COMMAND, *corpora, settings=settings, data=data)
 
 
-def role_label(role: Mapping[str, Any]) -> str:
+def role_label(role: Role) -> str:
     """A role as a short label: `+1`, `v→s` or `rare`."""
-    if role["role"] == "positional":
-        return f"{role['offset']:+d}" if role["offset"] else "0"
-    if role["role"] == "syntactic":
-        head, dependent = ENDS[role["relation"]]
-        return f"{head}→{dependent}" if role["direction"] == "from_head" else f"{dependent}→{head}"
+    if role.role == "positional":
+        return f"{role.offset:+d}" if role.offset else "0"
+    if role.relation:
+        head, dependent = ENDS[role.relation]
+        return f"{head}→{dependent}" if role.direction == "from_head" else f"{dependent}→{head}"
     return "rare"
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result[RolesData]) -> Summary:
     """One row per head that has a role."""
-    heads = result.data["heads"]
-    rows = tuple(
-        (str(head_of(row)), ", ".join(role_label(role) for role in row["roles"])) for row in heads if row["roles"]
-    )
-    counted = Counter(name for row in heads for name in {role["role"] for role in row["roles"]})
-    counts = ", ".join(f"{counted[name]} {name}" for name in result.data["looked_for"])
-    notes = [f"{len(rows)} of {len(heads)} heads have a role: {counts}"]
-    missing = [name for name in ROLES if name not in result.data["looked_for"]]
+    rows = []
+    counted = Counter[str]()
+    for row in result.data.heads:
+        if row.roles:
+            rows.append((str(row.head), ", ".join(map(role_label, row.roles))))
+            counted.update({role.role for role in row.roles})
+    counts = ", ".join(f"{counted[name]} {name}" for name in result.data.looked_for)
+    notes = [f"{len(rows)} of {len(result.data.heads)} heads have a role: {counts}"]
+    missing = [name for name in ROLES if name not in result.data.looked_for]
     if missing:
         notes.append(f"not looked for: {', '.join(missing)} (needs --trees, --frequencies)")
-    return Summary("Roles of heads", ("head", "roles"), rows, tuple(notes))
+    return Summary("Roles of heads", ("head", "roles"), tuple(rows), tuple(notes))
