@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -295,16 +296,17 @@ class BudgetSearch:
         """Raises InvalidRequestError, with the reason of each precision, if no search found anything."""
         reasons = {name: refusal(done) for name, done in self.searches.items()}
         if all(reasons.values()):
-            listed = [f"{name}: {why}" if len(reasons) > 1 else str(why) for name, why in reasons.items()]
-            raise InvalidRequestError("; ".join(listed))
+            listed = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+            raise InvalidRequestError(listed if len(reasons) > 1 else str(*reasons.values()))
 
     def _finish(self, builder: BundleBuilder, whole: Sequence[Level]) -> Manifest:
         """Leaves the levels of all heads and the levels found in the bundle, with their quality."""
         successful = [done for done in self.searches.values() if refusal(done) is None]
         found = [builder.levels[done.found.level] for done in successful if done.found]
         kept = {level.name: level for level in (*whole, *found)}
-        for candidate in (c for done in self.searches.values() for c in done.tried if c.level in kept):
-            kept[candidate.level].quality = candidate.quality
+        for candidate in chain.from_iterable(done.tried for done in self.searches.values()):
+            if candidate.level in kept:
+                kept[candidate.level].quality = candidate.quality
         record = {form: to_dict(done, latency=False) for form, done in self.searches.items()}
         return builder.finish(list(kept.values()), found[0].name, head_search=record)
 

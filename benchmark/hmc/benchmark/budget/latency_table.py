@@ -356,26 +356,20 @@ def random_sizes(whole: Sizes, rng: np.random.Generator) -> Sizes:
     share."""
     share = rng.uniform(0.05, 1.0)
 
-    def some(number: int) -> int:
-        if not number or rng.random() < CLOSED:
+    def some(number: int, *, is_kept: bool) -> int:
+        if not is_kept or not number or rng.random() < CLOSED:
             return 0
         return int(np.clip(round(number * share * rng.uniform(0.4, 1.6)), 1, number))
 
+    def in_layers(numbers: Sequence[int], stack: Stack) -> tuple[int, ...]:
+        return tuple(some(number, is_kept=layer in kept[stack]) for layer, number in enumerate(numbers))
+
     kept = {stack: _some_layers(whole, stack, rng) for stack in STACKS}
-    removed = RemovedLayers.of(
-        (stack, layer) for stack in STACKS for layer in range(len(whole.neurons[stack])) if layer not in kept[stack]
-    )
-    heads = {
-        kind: tuple(some(n) if layer in kept[stack_of(kind)] else 0 for layer, n in enumerate(whole.heads[kind]))
-        for kind in KINDS
-    }
-    widths = FfnWidths(
-        **{
-            stack: tuple(some(n) if layer in kept[stack] else 0 for layer, n in enumerate(whole.neurons[stack]))
-            for stack in STACKS
-        }
-    )
-    return Sizes(heads=heads, neurons=widths, removed=removed)
+    every = ((stack, layer) for stack, layer, _ in whole.neurons.layers())
+    removed = RemovedLayers.of((stack, layer) for stack, layer in every if layer not in kept[stack])
+    heads = {kind: in_layers(whole.heads[kind], stack_of(kind)) for kind in KINDS}
+    neurons = FfnWidths(**{stack: in_layers(whole.neurons[stack], stack) for stack in STACKS})
+    return Sizes(heads=heads, neurons=neurons, removed=removed)
 
 
 def _some_layers(whole: Sizes, stack: Stack, rng: np.random.Generator) -> set[int]:
@@ -386,11 +380,8 @@ def _some_layers(whole: Sizes, stack: Stack, rng: np.random.Generator) -> set[in
 
 def cut(checkpoint: Checkpoint, sizes: Sizes) -> Checkpoint:
     """The checkpoint with the first heads and neurons of every layer, as many as `sizes` says. It is not trained."""
-    layout = HeadLayout.from_json(
-        {
-            kind: [list(row[:n]) for row, n in zip(checkpoint.layout[kind], sizes.heads[kind], strict=True)]
-            for kind in KINDS
-        }
-    )
-    kept: Mapping[Stack, list[range]] = {stack: [range(n) for n in sizes.neurons[stack]] for stack in STACKS}
-    return slimmed(checkpoint, layout, kept, sizes.removed)
+    rows: dict[str, list[tuple[int, ...]]] = {}
+    for kind in KINDS:
+        rows[kind] = [row[:n] for row, n in zip(checkpoint.layout[kind], sizes.heads[kind], strict=True)]
+    kept: Mapping[Stack, list[range]] = {stack: list(map(range, sizes.neurons[stack])) for stack in STACKS}
+    return slimmed(checkpoint, HeadLayout.from_json(rows), kept, sizes.removed)

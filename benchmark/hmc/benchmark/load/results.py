@@ -225,8 +225,9 @@ def _over_slices(p50: float, done: Sequence[LoadCall], seconds: float) -> Interv
 
 
 def _drift(done: Sequence[LoadCall], seconds: float) -> float | None:
-    halves = [[call.latency_s for call in done if (call.due_s >= seconds / 2) is later] for later in (False, True)]
-    if min(map(len, halves)) < requests_needed(50):
+    first = [call.latency_s for call in done if call.due_s < seconds / 2]
+    second = [call.latency_s for call in done if call.due_s >= seconds / 2]
+    if min(len(first), len(second)) < requests_needed(50):
         return None
-    earlier, later = (float(np.median(half)) for half in halves)
-    return later / earlier - 1 if earlier else None
+    earlier = float(np.median(first))
+    return float(np.median(second)) / earlier - 1 if earlier else None

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ class Senders:
         shares = [Share(tuple(due[first::number]), first, number, began, limits) for first in range(number)]
         asked = [_ask(process, share) for process, share in zip(self._others, shares[1:], strict=True)]
         ran = await asyncio.gather(send_share(self.send, shares[0]), *asked)
-        calls = sorted((call for each in ran for call in each.calls), key=lambda call: call.due_s)
+        calls = sorted(chain.from_iterable(each.calls for each in ran), key=lambda call: call.due_s)
         return Ran(
             tuple(calls),
             max(each.late_s for each in ran),

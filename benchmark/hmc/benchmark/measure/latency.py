@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -204,8 +205,8 @@ def _run(
 
 
 def _summary(name: str, setting: RequestSize, rounds: Sequence[_Round], reference: Sequence[_Round]) -> LatencyResult:
-    times = [[1000.0 * s for s in r.seconds] for r in rounds]
-    pooled = [ms for each in times for ms in each]
+    times: list[list[float]] = [(1000.0 * np.array(r.seconds)).tolist() for r in rounds]
+    pooled = list(chain.from_iterable(times))
     total = sum(r.total_s for r in rounds)
     ratios = [r.total_s / other.total_s for r, other in zip(rounds, reference, strict=True)]
     p50 = median_of(pooled)
@@ -227,8 +228,12 @@ def _summary(name: str, setting: RequestSize, rounds: Sequence[_Round], referenc
         rate_interval=interval(rate, [r.sentences / r.total_s for r in rounds]),
         ratio_interval=interval(ratio, ratios),
         steadiness=steadiness(times),
-        samples_ms=tuple(tuple(round(ms, 4) for ms in each) for each in times),
+        samples_ms=tuple(tuple(map(_rounded, each)) for each in times),
     )
+
+
+def _rounded(ms: float) -> float:
+    return round(ms, 4)
 
 
 def median_of(times: Sequence[float]) -> float:
@@ -270,5 +275,5 @@ def time_requests(
 
 def best_times(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """`[rounds, models, requests]` → `[models]`: the mean over the requests of their fastest round."""
-    found: npt.NDArray[np.float64] = seconds.min(0).mean(-1)
-    return found
+    means: npt.NDArray[np.float64] = seconds.min(0).mean(-1)
+    return means

@@ -49,7 +49,9 @@ def exported_ids(arch: Architecture) -> list[int]:
     """Token id in an exported MarianMT directory, by id in the checkpoint: pad moves to the end."""
     if arch.source_vocab_size is not None:
         return list(range(max(arch.vocab_size, arch.source_vocab_size)))
-    return [arch.vocab_size - 1 if i == arch.pad_id else i - (i > arch.pad_id) for i in range(arch.vocab_size)]
+    ids = list(range(arch.vocab_size - 1))
+    ids.insert(arch.pad_id, arch.vocab_size - 1)
+    return ids
 
 
 class _Text:
@@ -103,21 +105,24 @@ def load_ctranslate2(model: Path, checkpoint: Path) -> dict[str, Translate]:
         def translate(texts: Sequence[str], beam: int) -> list[Translation]:
             sources = text.encode(texts)
             results = engine.translate_batch(
-                [[piece_of(i) for i in ids] for ids in sources],
+                [list(map(piece_of, ids)) for ids in sources],
                 beam_size=beam,
                 max_batch_size=-(-len(texts) // workers),
                 max_decoding_length=text.longest(sources),
             )
-            written = ([int(piece[1:]) for piece in result.hypotheses[0]] for result in results)
-            return [text.translation(source, ids) for source, ids in zip(sources, written, strict=True)]
+            translations = []
+            for source, result in zip(sources, results, strict=True):
+                ids = [int(piece[1:]) for piece in result.hypotheses[0]]
+                translations.append(text.translation(source, ids))
+            return translations
 
         return translate
 
-    return {
-        f"{name}, {spelled(workers, threads)}": setting(compute, workers, threads)
-        for name, compute in (("int8", "int8"), ("fp32", "float32"))
-        for workers, threads in divisions()
-    }
+    settings = {}
+    for name, compute in (("int8", "int8"), ("fp32", "float32")):
+        for workers, threads in divisions():
+            settings[f"{name}, {spelled(workers, threads)}"] = setting(compute, workers, threads)
+    return settings
 
 
 def spelled(workers: int, threads: int) -> str:
@@ -138,12 +143,12 @@ def load_transformers(model: Path, checkpoint: Path) -> dict[str, Translate]:
     _quiet()
     types = [("fp32", torch.float32)] + [("bf16", torch.bfloat16)] * any(flag in instructions() for flag in BF16)
     text = _Text(checkpoint)
-    found = dict[str, Translate]()
+    settings = dict[str, Translate]()
     for name, dtype in types:
         loaded: Any = MarianMTModel.from_pretrained(model, dtype=dtype)
         for threads in sorted({1, cores()}):
-            found[f"{name}, {spelled(1, threads)}"] = _generate(loaded.eval(), text, threads)
-    return found
+            settings[f"{name}, {spelled(1, threads)}"] = _generate(loaded.eval(), text, threads)
+    return settings
 
 
 def load_optimum(model: Path, checkpoint: Path) -> dict[str, Translate]:
@@ -164,23 +169,24 @@ def _quiet() -> None:
 
 def _generate(model: Any, text: _Text, threads: int) -> Translate:
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    to_new = exported_ids(text.arch)
-    to_old = {new: old for old, new in enumerate(to_new)}
-    pad = to_new[text.arch.pad_id]
+    to_new = torch.tensor(exported_ids(text.arch))
+    to_old = to_new.argsort()
+    pad = int(to_new[text.arch.pad_id])
 
     def translate(texts: Sequence[str], beam: int) -> list[Translation]:
         torch.set_num_threads(threads)
         sources = text.encode(texts)
-        width = max(map(len, sources))
-        ids = torch.tensor([[*(to_new[i] for i in row), *[pad] * (width - len(row))] for row in sources])
+        rows = [to_new[torch.tensor(source)] for source in sources]
+        ids = pad_sequence(rows, batch_first=True, padding_value=pad)
         with torch.inference_mode():
             written = model.generate(
                 input_ids=ids, attention_mask=ids.ne(pad).long(), num_beams=beam, do_sample=False,
                 length_penalty=1.0, max_new_tokens=text.longest(sources),
             )  # fmt: skip
-        targets = [[to_old[i] for i in row] for row in written[:, 1:].tolist()]
-        return [text.translation(source, target) for source, target in zip(sources, targets, strict=True)]
+        targets = to_old[written[:, 1:]].tolist()
+        return list(map(text.translation, sources, targets))
 
     return translate
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -106,13 +107,11 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
     _check_alike(before, after)
     olds = {system.name: system for system in before.systems}
     pairs = [(olds[new.name], new) for new in after.systems if new.name in olds]
-    measured = [
-        (one, other)
-        for old, new in pairs
-        for one in old.latency
-        for other in new.latency
-        if (one.batch, one.beam) == (other.batch, other.beam)
-    ]
+    measured: list[tuple[LatencyResult, LatencyResult]] = []
+    for old, new in pairs:
+        for one, other in product(old.latency, new.latency):
+            if (one.batch, one.beam) == (other.batch, other.beam):
+                measured.append((one, other))
     busy = before.machine.is_busy or after.machine.is_busy
     shared_by: list[str] = []
     times: list[TimeChange] = []
@@ -134,20 +133,22 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
         for x in scores
         if x.verdict == "same" and x.interval.low < -bleu_noise
     ]
-    warnings = shared_by + _warnings(before, after) + [line for old, new in pairs for line in _other_settings(old, new)]
+    warnings = shared_by + _warnings(before, after)
+    for old, new in pairs:
+        warnings += _other_settings(old, new)
     compared = {(each.system, each.batch, each.beam) for each in times}
-    gone = [
-        f"{system.name} at batch {at.batch}, beam {at.beam}"
-        for system in before.systems
-        for at in system.latency
-        if (system.name, at.batch, at.beam) not in compared
-    ]
+    gone: list[str] = []
+    for system in before.systems:
+        sizes = [(at.batch, at.beam) for at in system.latency if (system.name, at.batch, at.beam) not in compared]
+        gone += [f"{system.name} at batch {batch}, beam {beam}" for batch, beam in sizes]
     if gone:
         warnings.append(f"Not compared, because only the first has them: {'; '.join(gone)}.")
     if not scores:
         warnings.append("BLEU is not compared: the two have no scores of a level at the same headline beam in common.")
-    elif lost := [s.name for s in before.systems if s.quality and s.name not in {x.system for x in scores}]:
-        warnings.append(f"BLEU is not compared for {', '.join(lost)}: the second report has no score there.")
+    else:
+        scored = {score.system for score in scores}
+        if lost := [system.name for system in before.systems if system.quality and system.name not in scored]:
+            warnings.append(f"BLEU is not compared for {', '.join(lost)}: the second report has no score there.")
     return Changes(tuple(times), tuple(scores), tuple(warnings), tuple(unclear))
 
 
@@ -285,8 +286,9 @@ def _warnings(before: Report, after: Report) -> list[str]:
         one, other = (getattr(report.conditions, name) for report in (before, after))
         if one != other:
             found.append(f"The number of {name} differs: {one} and {other}.")
-    references = [[sentence.reference for sentence in report.sentences] for report in (before, after)]
-    if references[0] != references[1] and all(any(each) for each in references):
+    former = [sentence.reference for sentence in before.sentences]
+    latter = [sentence.reference for sentence in after.sentences]
+    if former != latter and any(former) and any(latter):
         found.append("The references differ: BLEU of both is counted with the references of the second report.")
     versions = before.machine.versions, after.machine.versions
     if changed := [name for name in versions[0] if versions[1].get(name) not in (None, versions[0][name])]:

@@ -64,9 +64,8 @@ def buckets(report: Report) -> list[Bucket]:
 
 def _bucket(report: Report, lengths: Sequence[int], low: int, high: int) -> Bucket:
     inside = [number for number, length in enumerate(lengths) if low <= length <= high]
-    timed = {
-        number: place for place, number in enumerate(n for n, s in enumerate(report.sentences) if s.source.strip())
-    }
+    filled = [number for number, sentence in enumerate(report.sentences) if sentence.source.strip()]
+    timed = {number: place for place, number in enumerate(filled)}
     scores = {}
     times = {}
     tokenizer = tokenizer_of([sentence.reference or "" for sentence in report.sentences])

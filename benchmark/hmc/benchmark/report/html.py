@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from html import escape
+from itertools import chain
 from pathlib import Path
 from string import Template
 
@@ -189,7 +190,7 @@ def _peers(report: Report) -> str:
         "fastest setting",
         f"translations equal to the translations of {escape(report.conditions.latency_reference)}",
     ]
-    rows = [[escape(cell) for cell in row] for rows in setting_rows(report) for row in rows]
+    rows = [list(map(escape, row)) for row in chain.from_iterable(setting_rows(report))]
     return "<h2>Settings of the engines</h2>" + table(
         "Each engine at its fastest setting for a size of request, with the same weights.", heads, rows
     )
@@ -201,7 +202,10 @@ def _worst(report: Report) -> str:
         base = each.translations[report.conditions.latency_reference]
         rows = [f"<dt>source</dt><dd>{escape(each.source)}</dd><dt>reference</dt><dd>{escape(each.reference)}</dd>"]
         for name, text in each.translations.items():
-            runs = (f"<mark>{escape(words)}</mark>" if new else escape(words) for words, new in differing(text, base))
+            runs = []
+            for words, is_new in differing(text, base):
+                run = escape(words)
+                runs.append(f"<mark>{run}</mark>" if is_new else run)
             rows.append(f"<dt>{escape(name)}</dt><dd>{' '.join(runs) or '–'}</dd>")
         title = f"<h3>{escape(each.level)} loses {each.lost:.0f} chrF</h3>"
         cards.append(f'<article class="card">{title}<dl>{"".join(rows)}</dl></article>')
@@ -226,7 +230,7 @@ def _conditions(report: Report) -> str:
         f"commit {report.commit}" if report.commit else "commit: not of a checkout",
         f"began {report.began}",
     ]
-    quality = next((q for system in report.systems for q in system.quality), None)
+    quality = next(chain.from_iterable(system.quality for system in report.systems), None)
     signatures = [f"BLEU: {quality.bleu_signature}", f"chrF: {quality.chrf_signature}"] if quality else []
     return (
         f"<h2>How it was measured</h2>{items(report.contract.splitlines() + signatures)}<h2>Machine</h2>{items(where)}"
@@ -236,8 +240,9 @@ def _conditions(report: Report) -> str:
 def _samples(report: Report) -> str:
     """The whole report as a link, so that the page is all that has to be kept."""
     text = base64.b64encode(report.to_json().encode()).decode("ascii")
-    times = sum(len(times) for system in report.systems for at in system.latency for times in at.samples_ms)
-    calls = sum(point.calls for curve in report.load for point in curve.points)
+    measured = chain.from_iterable(system.latency for system in report.systems)
+    times = sum(sum(map(len, at.samples_ms)) for at in measured)
+    calls = sum(point.calls for point in chain.from_iterable(curve.points for curve in report.load))
     said = f"{times:,} timed requests" + (f", {calls:,} calls under load" if calls else "")
     return (
         f"<h2>Samples</h2><p>{said}, and every translation: "

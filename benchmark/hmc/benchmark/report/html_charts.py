@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
+from itertools import chain, count
 
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize, median_of
 from hmc.benchmark.measure.validity import DRIFT, FEWEST_ROUNDS, SPREAD, requests_needed
@@ -31,6 +33,12 @@ def trade(report: Report) -> str:
     return f'<h2>Quality against speed</h2><p class="quiet note">{left_out}</p><div class="charts">{figures}</div>'
 
 
+def places(curves: Sequence[Series]) -> tuple[list[float], list[float]]:
+    """The x and the y of all points of curves."""
+    points = list(chain.from_iterable(curve.points for curve in curves))
+    return [point.x for point in points], [point.y for point in points]
+
+
 def _steady(report: Report) -> str:
     """What the rounds say of the machine."""
     at = report.conditions.headline
@@ -48,11 +56,10 @@ def latency(report: Report) -> str:
     at = report.conditions.headline
     figures = []
     curves = [Series(system.name, style, _curve(system.latency_at(at))) for style, system in enumerate(report.systems)]
-    times = [point.y for each in curves for point in each.points]
-    most = max(point.x for each in curves for point in each.points)
+    shares, times = places(curves)
     drawn = svg.lines(
         curves,
-        Axis("percentile", 0, max(100.0, most)),
+        Axis("percentile", 0, max(100.0, *shares)),
         Axis.around("ms", times, log=True),
         "Percentiles of request times",
         marks=False,
@@ -60,17 +67,13 @@ def latency(report: Report) -> str:
     caption = f"All requests of all rounds at {at}, up to the highest percentile that so many requests give."
     figures.append(figure("Request times by percentile", caption, drawn))
     if report.conditions.rounds > 1:
-        rounds = [
-            Series(
-                s.name,
-                style,
-                tuple(ChartPoint(n, median_of(times)) for n, times in enumerate(s.latency_at(at).samples_ms, 1)),
-            )
-            for style, s in enumerate(report.systems)
-        ]
-        medians = [point.y for each in rounds for point in each.points]
+        rounds = []
+        for style, system in enumerate(report.systems):
+            medians = map(median_of, system.latency_at(at).samples_ms)
+            rounds.append(Series(system.name, style, tuple(map(ChartPoint, count(1), medians))))
+        _, heights = places(rounds)
         x = Axis("round", 0.5, report.conditions.rounds + 0.5)
-        drawn = svg.lines(rounds, x, Axis.around("p50, ms", medians, log=True), "Median time in every round")
+        drawn = svg.lines(rounds, x, Axis.around("p50, ms", heights, log=True), "Median time in every round")
         figures.append(figure("Round by round", _steady(report), drawn))
     heads = ["", "batch", "beam", "p50 ms", "p90", "p95", "p99", "requests", "sentences/s", "tokens/s", "ratio [95 %]"]
     rows = []
@@ -98,7 +101,7 @@ def latency(report: Report) -> str:
 
 
 def _curve(at: LatencyResult) -> tuple[ChartPoint, ...]:
-    pooled = sorted(ms for times in at.samples_ms for ms in times)
+    pooled = sorted(chain.from_iterable(at.samples_ms))
     most = max((p for p in (50.0, 90.0, 95.0, 99.0) if len(pooled) >= requests_needed(p)), default=50.0)
     shares = [most * n / MOST_ON_CURVE for n in range(1, MOST_ON_CURVE + 1)]
     return tuple(ChartPoint(share, pooled[math.ceil(len(pooled) * share / 100) - 1]) for share in shares)
@@ -128,21 +131,30 @@ def _load_charts(report: Report) -> str:
     waits = list[Series]()
     goods = list[Series]()
     for curve in report.load:
-        whole = [point for point in curve.points if not point.stopped]
-        shown = [(p.calls / p.seconds, ms) for p in whole if (ms := p.p90_ms or p.p50_ms) is not None]
-        for found, points in ((waits, shown), (goods, [(p.calls / p.seconds, p.goodput) for p in whole])):
+        in_time = []
+        percentiles = []
+        for point in curve.points:
+            if point.stopped:
+                continue
+            due = point.calls / point.seconds
+            in_time.append(ChartPoint(due, point.goodput))
+            ms = point.p90_ms or point.p50_ms
+            if ms is not None:
+                percentiles.append(ChartPoint(due, ms))
+        for series, points in ((waits, percentiles), (goods, in_time)):
             if points:
-                found.append(Series(curve.name, styles[curve.name], tuple(ChartPoint(*point) for point in points)))
+                series.append(Series(curve.name, styles[curve.name], tuple(points)))
     if not waits:
         return ""
-    x = Axis.around("calls a second that are due", [p.x for each in goods for p in each.points], zero=True)
-    limits = [p.y for each in waits for p in each.points] + [objective.milliseconds]
-    y = Axis.around("ms", limits, log=True)
+    rates, goodputs = places(goods)
+    _, times = places(waits)
+    x = Axis.around("calls a second that are due", rates, zero=True)
+    y = Axis.around("ms", [*times, objective.milliseconds], log=True)
     rule = (objective.milliseconds, "objective")
     drawn = svg.lines(waits, x, y, "Latency by rate of calls", rule=rule)
     caption = "p90 of answered calls, from when they were due; p50 where there were too few answers."
     figures = figure("Latency under load", caption, drawn)
-    y = Axis.around("in time, a second", [p.y for each in goods for p in each.points], zero=True)
+    y = Axis.around("in time, a second", goodputs, zero=True)
     caption = f"Calls a second answered within {objective.milliseconds:g} ms. Dashed: every call in time."
     figures += figure("Goodput", caption, svg.lines(goods, x, y, "Goodput by rate of calls", diagonal=True))
     return f'<div class="charts">{figures}</div>'
@@ -150,18 +162,12 @@ def _load_charts(report: Report) -> str:
 
 def _load_table(report: Report) -> str:
     heads = ["", "calls/s", "calls", "answered", "refused", "failed", "cut", "in time/s", "p50 ms", "p90", "p99", ""]
-    rows = [
-        [
-            escape(curve.name),
-            f"{p.rate:.3g}",
-            *map(str, (p.calls, p.answered, p.refused, p.failed, p.cut)),
-            goodput(p),
-            *(milliseconds(ms) for ms in (p.p50_ms, p.p90_ms, p.p99_ms)),
-            p.verdict,
-        ]
-        for curve in report.load
-        for p in curve.points
-    ]
+    rows = []
+    for curve in report.load:
+        for p in curve.points:
+            counts = map(str, (p.calls, p.answered, p.refused, p.failed, p.cut))
+            times = map(milliseconds, (p.p50_ms, p.p90_ms, p.p99_ms))
+            rows.append([escape(curve.name), f"{p.rate:.3g}", *counts, goodput(p), *times, p.verdict])
     told = "Stopped: it could not keep the objective any more, so it has no percentiles. Cut: under way at that moment."
     return f"<details><summary>Every rate that was tried</summary>{table(told, heads, rows)}</details>"
 
@@ -174,34 +180,32 @@ def lengths(report: Report) -> str:
     figures = []
     for title, values, axis in (
         ("BLEU", [bucket.bleu for bucket in found], "BLEU"),
-        ("p50 at batch 1", [b.p50_ms for b in found], "ms"),
+        ("p50 at batch 1", [bucket.p50_ms for bucket in found], "ms"),
     ):
-        series = [
-            Series(name, style, tuple(ChartPoint(n, each[name]) for n, each in enumerate(values, 1) if name in each))
-            for style, name in enumerate(names)
-        ]
-        series = [each for each in series if each.points]
+        series = []
+        for style, name in enumerate(names):
+            points = tuple(ChartPoint(n, each[name]) for n, each in enumerate(values, 1) if name in each)
+            if points:
+                series.append(Series(name, style, points))
         if series:
+            _, heights = places(series)
             x = Axis("bucket of source lengths, shortest first", 0.6, len(found) + 0.4)
-            y = Axis.around(axis, [p.y for each in series for p in each.points], log=axis == "ms")
+            y = Axis.around(axis, heights, log=axis == "ms")
             figures.append(
                 figure(f"{title} by length", "", svg.lines(series, x, y, f"{title} by length of the source"))
             )
-    timed = [name for name in names if any(name in each.p50_ms for each in found)]
+    ever_timed = set(chain.from_iterable(bucket.p50_ms for bucket in found))
+    timed = [name for name in names if name in ever_timed]
     heads = [
         "source tokens",
         "sentences",
         *(f"{escape(n)} BLEU" for n in names if n in found[0].bleu),
         *(f"{escape(n)} ms" for n in timed),
     ]
-    rows = [
-        [
-            f"{b.low} to {b.high}",
-            str(b.sentences),
-            *(f"{v:.1f}" for v in b.bleu.values()),
-            *(milliseconds(b.p50_ms.get(n)) for n in timed),
-        ]
-        for b in found
-    ]
+    rows = []
+    for bucket in found:
+        scores = (f"{value:.1f}" for value in bucket.bleu.values())
+        times = (milliseconds(bucket.p50_ms.get(name)) for name in timed)
+        rows.append([f"{bucket.low} to {bucket.high}", str(bucket.sentences), *scores, *times])
     note = "BLEU is of all sentences of a length, times are of those that were timed."
     return f'<h2>By length of the sentence</h2><div class="charts">{"".join(figures)}</div>' + table(note, heads, rows)

@@ -15,9 +15,10 @@ from hmc.benchmark.report.tables import milliseconds
 def table(note: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """heads and rows: HTML. A table that is too wide scrolls by itself."""
     top = "".join(f'<th scope="col">{head}</th>' for head in heads)
-    body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>' for row in rows
-    )
+    body = ""
+    for first, *others in rows:
+        cells = "".join(f"<td>{cell}</td>" for cell in others)
+        body += f'<tr><th scope="row">{first}</th>{cells}</tr>'
     said = f'<p class="quiet note">{note}</p>' if note else ""
     whole = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
     return f'{said}<div class="scroll" tabindex="0">{whole}</div>'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,9 @@ def _text(value: Any, depth: int) -> str:
 def uncertain(report: Report) -> list[str]:
     """What the numbers of a report do not allow to say, a sentence each: unsteady rounds, outliers, a busy machine,
     levels that had more training than the reference level."""
-    times = [(system.name, at) for system in report.systems for at in system.latency]
+    times: list[tuple[str, LatencyResult]] = []
+    for system in report.systems:
+        times += [(system.name, at) for at in system.latency]
     found = list[str]()
     for size in dict.fromkeys(RequestSize(at.batch, at.beam) for _, at in times):
         found += _unsteady(size, [(name, at) for name, at in times if (at.batch, at.beam) == (size.batch, size.beam)])
@@ -287,8 +290,9 @@ def uncertain(report: Report) -> list[str]:
 
 def busy(report: Report) -> str | None:
     """A sentence on a machine that was not steady: by how much the times of one system varied. None: it was steady."""
-    seen = [at.steadiness for system in report.systems for at in system.latency]
-    spreads = [one.spread for one in seen if one.steady is False and one.spread is not None]
+    times = chain.from_iterable(system.latency for system in report.systems)
+    unsteady = [at.steadiness for at in times if at.steadiness.steady is False]
+    spreads = [one.spread for one in unsteady if one.spread is not None]
     if not spreads:
         return None
     return (

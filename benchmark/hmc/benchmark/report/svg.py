@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import product
 
 WIDTH = 360
 HEIGHT = 250
@@ -81,8 +82,8 @@ class Axis:
                 digits = (1,)
             elif self.high / self.low > 20:
                 digits = (1, 3)
-            found = [digit * 10.0**decade for decade in decades for digit in digits]
-            return [value for value in found if self.low <= value <= self.high]
+            values = [digit * 10.0**decade for decade, digit in product(decades, digits)]
+            return [value for value in values if self.low <= value <= self.high]
         rough = (self.high - self.low) / 4
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough)
@@ -154,7 +155,10 @@ def lines(
 
 def bars(rows: Sequence[tuple[str, int, Sequence[tuple[float, str]]]], description: str) -> str:
     """A row for each system: name, style, and stacked parts, each a value and the text behind the last one."""
-    most = max(sum(value for value, _ in parts) for _, _, parts in rows) or 1.0
+    lengths = []
+    for _, _, parts in rows:
+        lengths.append(sum(value for value, _ in parts))
+    most = max(lengths) or 1.0
     drawn = []
     width = WIDTH - 2 * RIGHT - 62
     for number, (name, style, parts) in enumerate(rows):

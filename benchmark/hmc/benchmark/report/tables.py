@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product, starmap
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -101,16 +102,16 @@ def peer_table(report: Report) -> Table:
 def setting_rows(report: Report) -> list[list[tuple[str, str, str, str, str]]]:
     """The rows of each engine: name, version, size of request, setting, share of equal translations."""
     own = report.machine.versions.get("hmc", "–")
-    levels = [
-        [(level.name, own, request, setting, "–") for request, setting in level.settings.items()]
-        for level in report.levels
-    ]
-    peers = [
-        [(peer.name, peer.version, request, setting, same(report, peer, request)) for request, setting in items]
-        for peer in report.peers
-        if (items := peer.settings.items())
-    ]
-    return [rows for rows in levels + peers if rows]
+    engines = []
+    for level in report.levels:
+        rows = [(level.name, own, request, setting, "–") for request, setting in level.settings.items()]
+        engines.append(rows)
+    for peer in report.peers:
+        rows = []
+        for request, setting in peer.settings.items():
+            rows.append((peer.name, peer.version, request, setting, same(report, peer, request)))
+        engines.append(rows)
+    return list(filter(None, engines))
 
 
 def same(report: Report, peer: PeerReport, request: str) -> str:
@@ -146,7 +147,7 @@ def goodput(point: LoadPoint) -> str:
 
 def settings_of(conditions: Conditions) -> list[RequestSize]:
     """Every combination of batch size and beam size that was measured."""
-    return [RequestSize(batch, beam) for batch in conditions.batches for beam in conditions.beams]
+    return list(starmap(RequestSize, product(conditions.batches, conditions.beams)))
 
 
 def delta(quality: Quality, level: str) -> str:

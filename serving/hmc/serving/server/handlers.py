@@ -377,5 +377,5 @@ def _check_below(root: Path, bundle: Path) -> None:
     if not inside:
         raise PermissionDeniedError(
             f"bundle {bundle} is not below {root}, the folder that bundles may be loaded from: put it there, or start "
-            "the server with another --bundle-root"
+            "the server with another bundle_root"
         )

@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest, Result
 from tests.training.analysis.helpers import without
 
-from hmc.artifact.significance import bleu_statistics
+from hmc.artifact.significance import Estimate, bleu_statistics
 from hmc.training.analysis.common.decoding import translations
 from hmc.training.analysis.common.masks import Losses, close_heads
 from hmc.training.analysis.common.measure import Measurement, Settings, measure
@@ -33,7 +33,7 @@ def test_p_values_of_bleu_are_those_of_sacrebleu(
     test = PairedTest(systems, {"BLEU": BLEU()}, [demo_text.references], test_type="ar", n_samples=500)
     _, theirs = test()
     results = [result for result in theirs["BLEU"] if isinstance(result, Result)]
-    assert [found.deltas(mask)["delta_bleu"]["p_value"] for mask in (1, 2)] == [r.p_value for r in results[1:]]
+    assert [found.deltas(mask)["delta_bleu"].p_value for mask in (1, 2)] == [r.p_value for r in results[1:]]
     assert list(found.bleu) == pytest.approx([result.score for result in results])
     assert os.environ["SACREBLEU_SEED"] == "7"
 
@@ -42,7 +42,7 @@ def test_a_mask_does_not_differ_from_itself(subject: Subject, text: Text) -> Non
     open_heads = close_heads(subject.layout, [])
     found = measure(subject, text, [open_heads, open_heads], SETTINGS).deltas(1)
     for delta in ("delta_loss", "delta_bleu"):
-        assert found[delta] == {"value": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
+        assert found[delta] == Estimate(0.0, 0.0, 0.0, 1.0)
 
 
 def test_the_p_value_of_a_loss_by_hand() -> None:

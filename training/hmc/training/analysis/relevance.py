@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from hmc.training.analysis.common.records import HeadRelevance, LayerRelevance, RelevanceData
-from hmc.training.analysis.common.result import Place, Result, in_order, model_shape
+from hmc.training.analysis.common.result import Place, Result, add_to, in_order, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.trace import FeedForwardTrace, Trace, TracedAttention, trace_decoder, trace_encoder
@@ -119,13 +119,13 @@ class LrpScores:
 
     def add(self, source: Sequence[int], target_in: Sequence[int]) -> None:
         """Counts every generation step of one sentence (see `sentence_relevance`)."""
-        for found in sentence_relevance(self._model, source, target_in):
-            for place, heads in found.heads.items():
+        for relevance in sentence_relevance(self._model, source, target_in):
+            for place, heads in relevance.heads.items():
                 total = heads.sum(1, keepdim=True)  # [N, 1]
                 shares = torch.where(total > 0, heads / total, 0.0).sum(0).cpu().numpy().astype(np.float64)
-                self._sums[place] = self._sums[place] + shares if place in self._sums else shares
+                add_to(self._sums, place, shares)
                 self._through[place] = self._through.get(place, 0.0) + float(total.sum())
-            totals = torch.stack(list(found.totals.values()))
+            totals = torch.stack(list(relevance.totals.values()))
             self.steps += totals.size(1)
             self.worst = float(np.maximum(self.worst, float((totals - 1).abs().max())))  # NaN stays
 
@@ -276,7 +276,8 @@ def through_sum(relevance: Tensor, residual: Tensor, update: Tensor) -> tuple[Te
     positive = residual.clamp(min=0) + update.clamp(min=0)
     negative = residual.clamp(max=0) + update.clamp(max=0)
     per_positive, per_negative, left = divide_by_sign(relevance, positive, negative)
-    kept, updated = (z.clamp(min=0) * per_positive + z.clamp(max=0) * per_negative for z in (residual, update))
+    kept = residual.clamp(min=0) * per_positive + residual.clamp(max=0) * per_negative
+    updated = update.clamp(min=0) * per_positive + update.clamp(max=0) * per_negative
     return kept + left, updated
 
 

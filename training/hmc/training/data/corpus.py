@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -191,11 +192,14 @@ def _key(corpora: list[str], languages: tuple[str, str], settings: tuple[object,
     memory: see `sha256_remembered`. A corpus on the hub is known by its name. Languages count where they choose
     columns: text files are read alike for all of them.
     """
-    files = [[file for file in corpus_files(corpus) if file.is_file()] for corpus in corpora]
-    digests = sha256_remembered([file for group in files for file in group], memory)
+    files = [list(filter(Path.is_file, corpus_files(corpus))) for corpus in corpora]
+    digests = sha256_remembered(list(chain.from_iterable(files)), memory)
     inputs = list[object]()
     for corpus, group in zip(corpora, files, strict=True):
-        contents = [[[s for s in file.suffixes if s in READ_BY], digests[file]] for file in group]
+        contents = []
+        for file in group:
+            suffixes = [suffix for suffix in file.suffixes if suffix in READ_BY]
+            contents.append([suffixes, digests[file]])
         inputs.append([contents or corpus, list(languages) if is_by_rows(corpus) else []])
     # The empty list keeps the keys of earlier versions, whose tokens of BPE-dropout could not be drawn again.
     return hashlib.sha256(json.dumps([[], inputs, *settings]).encode()).hexdigest()

@@ -6,7 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
@@ -49,7 +49,7 @@ def corpus_files(corpus: str) -> list[Path]:
     Patterns become the JSONL and Parquet files that they match, sorted by name. Raises InvalidRequestError as
     `corpus_names`, for a folder, and for a pattern that matches no such file.
     """
-    return [file for name in corpus_names(corpus) for file in _matching(name)]
+    return list(chain.from_iterable(map(_matching, corpus_names(corpus))))
 
 
 def is_by_rows(corpus: str) -> bool:

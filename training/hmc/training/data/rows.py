@@ -113,7 +113,8 @@ def _parquet_pairs(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
             kind = fields[side] if columns.nested else schema.field(side).type
             if str(kind) not in TEXTS:
                 raise InvalidRequestError(f"{path}: column {side!r} holds {kind}, not strings; convert it")
-        for batch in parquet_batches(table, [f"{NESTED}.{side}" if columns.nested else side for side in sides]):
+        prefix = f"{NESTED}." if columns.nested else ""
+        for batch in parquet_batches(table, [prefix + side for side in sides]):
             values = [_column(batch, side, columns.nested).to_pylist() for side in sides]
             for number, *pair in zip(numbers, *values, strict=False):
                 row = dict(zip(sides, pair, strict=True))

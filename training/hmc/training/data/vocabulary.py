@@ -70,6 +70,16 @@ class Vocabulary:
         opening = self._tokenizer.opening() if target else []
         return [*opening, *self._tokenizer.encode(text, target=target, dropout=dropout), self.eos_id]
 
+    def encode_pairs(self, pairs: Iterable[tuple[str, str]], limit: int) -> tuple[list[list[int]], list[list[int]]]:
+        """Ids of the sources and of the targets of sentence pairs, each cut to `limit` ids, EOS last."""
+        sources = []
+        targets = []
+        for pair in pairs:
+            source, target = self.encode_pair(*pair)
+            sources.append(self.cut(source, limit))
+            targets.append(self.cut(target, limit))
+        return sources, targets
+
     def cut(self, ids: list[int], limit: int) -> list[int]:
         """Shortens ids (EOS last) to `limit` tokens, EOS included, as serving and calibration do."""
         return ids if len(ids) <= limit else [*ids[: limit - 1], self.eos_id]

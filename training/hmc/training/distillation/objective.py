@@ -181,6 +181,10 @@ def _piece(z: Tensor, column: Tensor, t: Tensor, mixture: Mixture) -> tuple[Tens
     return loss, by_logits
 
 
+def _detached(output: Tensor | None) -> Tensor | None:
+    return None if output is None else output.detach()
+
+
 class Outputs(NamedTuple):
     """Outputs of some modules in one forward pass; None of a module that did not run, as its layer was removed."""
 
@@ -191,8 +195,7 @@ class Outputs(NamedTuple):
 
     def detached(self) -> Outputs:
         """Returns the outputs without their graph."""
-        source, target = ([None if output is None else output.detach() for output in side] for side in self)
-        return Outputs(source, target)
+        return Outputs(list(map(_detached, self.source)), list(map(_detached, self.target)))
 
 
 class Recorded(NamedTuple):

@@ -171,18 +171,13 @@ class HeadMask:
 
         Random masks need no batches.
         """
+        important = self.spec.method == "important"
         if not self.spec.part:
-            important = self.spec.method == "important"
             return (self._important(fabric, batches) if important else self._random(step, fabric.device))[None]
+        if important:
+            return torch.stack([self._important(fabric, [batch], shared=False) for batch in batches])
         first = fabric.global_rank * len(batches)
-        return torch.stack(
-            [
-                self._important(fabric, [batch], shared=False)
-                if self.spec.method == "important"
-                else self._random(step, fabric.device, first + number)
-                for number, batch in enumerate(batches)
-            ]
-        )
+        return torch.stack([self._random(step, fabric.device, first + number) for number in range(len(batches))])
 
     def _random(self, step: int, device: torch.device, part: int = 0) -> Tensor:
         """Random-N (algorithm 1). The draw depends on (seed, step, part) alone, so processes and resumed runs agree."""

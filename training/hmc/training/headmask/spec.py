@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, cast
 
 from hmc.artifact.errors import InvalidRequestError
@@ -85,7 +86,7 @@ class HeadMaskSpec:
         A share is rounded to the nearest whole head. Raises InvalidRequestError unless at least one head is masked and
         at least one head in scope stays open.
         """
-        widths = [len(row) for kind in self.kinds for row in layout[kind]]
+        widths = list(map(len, chain.from_iterable(layout[kind] for kind in self.kinds)))
         heads = sum(widths)
         if heads < 2:
             raise InvalidRequestError(

@@ -129,8 +129,10 @@ def average_tensors(checkpoints: Sequence[Checkpoint]) -> Tensors:
     for other in checkpoints[1:]:
         if other.architecture != first.architecture or other.layout != first.layout:
             raise InvalidRequestError("checkpoints to average must share one architecture and one head layout")
-    names = first.tensors
-    return {n: np.mean([c.tensors[n] for c in checkpoints], axis=0, dtype=np.float32) for n in names}
+    mean: Tensors = {}
+    for name in first.tensors:
+        mean[name] = np.mean([checkpoint.tensors[name] for checkpoint in checkpoints], axis=0, dtype=np.float32)
+    return mean
 
 
 def read_pickled(file: Path) -> dict[str, npt.NDArray[Any]]:

@@ -39,8 +39,10 @@ def sentence_importance(
         loss, _ = cross_entropy_sum(model, states, batch, label_smoothing)
         gradients = torch.autograd.grad(loss, xi)
     gained = how.sign == "signed" or how.estimator == "batch"
-    found = [-gradient if gained else gradient.abs() for gradient in gradients]
-    return torch.cat([values.sum(2) if values.dim() == 3 else values for values in found], dim=1)
+    values = list(map(torch.neg if gained else torch.abs, gradients))
+    if how.estimator == "token":
+        values = [of_tokens.sum(2) for of_tokens in values]
+    return torch.cat(values, dim=1)
 
 
 def importance_sums(
@@ -51,12 +53,11 @@ def importance_sums(
     The first row sums `sentence_importance`; the second counts the sentences or tokens of its mean. The sums of several
     processes may be added up before the division.
     """
-    found = [
-        torch.stack([rows.sum(0), _counted(model, batch, how).to(rows)])
-        for batch in batches
-        for rows in [sentence_importance(model, batch, label_smoothing, how)]
-    ]
-    return torch.stack(found).sum(0)
+    sums = []
+    for batch in batches:
+        rows = sentence_importance(model, batch, label_smoothing, how)
+        sums.append(torch.stack([rows.sum(0), _counted(model, batch, how).to(rows)]))
+    return torch.stack(sums).sum(0)
 
 
 def importance_of(sums: Tensor, how: Importance, heads: Sequence[int]) -> Tensor:
@@ -90,11 +91,8 @@ def _counted(model: Transformer, batch: Batch, how: Importance) -> Tensor:
     sentences = batch.source.size(0)
     source = batch.source.ne(model.arch.pad_id).sum()
     whole = torch.full_like(source, sentences if how.estimator != "token" else batch.tokens)
-    counts = [
-        (source if kind == "encoder_self" and how.estimator == "token" else whole).expand(attention.heads)
-        for kind, _, attention in model.attentions()
-    ]
-    return torch.cat(counts)
+    counts = {"encoder_self": source if how.estimator == "token" else whole}
+    return torch.cat([counts.get(kind, whole).expand(heads.heads) for kind, _, heads in model.attentions()])
 
 
 @contextmanager
@@ -124,16 +122,13 @@ def importance_gates(
     if not attentions:
         raise InvalidRequestError("this model has no attention heads left, so there is no importance to measure")
     former = [attention.gate for attention in attentions]
-    ones = [
-        torch.ones(
-            (batch_size, attention.heads, *((lengths[kind],) if lengths else ())),
-            dtype=attention.out_bias.dtype,
-            device=attention.out_bias.device,
-        ).requires_grad_()
-        for kind, attention in found
-    ]
-    for attention, xi in zip(attentions, ones, strict=True):
-        attention.gate = ImportanceGate(xi)
+    ones = []
+    for kind, attention in found:
+        shape = [batch_size, attention.heads]
+        if lengths:
+            shape.append(lengths[kind])
+        ones.append(attention.out_bias.new_ones(shape).requires_grad_())
+        attention.gate = ImportanceGate(ones[-1])
     try:
         yield ones
     finally:

@@ -101,7 +101,8 @@ def freeze(model: Transformer, part: Literal["encoder", "decoder", "matrices"] |
     elif part is not None:
         embeddings = model.shared if model.sources is None or part == "decoder" else model.sources
         norm = model.encoder_norm if part == "encoder" else model.decoder_norm
-        frozen = [p for module in (embeddings, getattr(model, part), norm) if module for p in module.parameters()]
+        for module in filter(None, (embeddings, getattr(model, part), norm)):
+            frozen += module.parameters()
         if part == "decoder" and model.output is not None:
             frozen.append(model.output)
     for parameter in frozen:

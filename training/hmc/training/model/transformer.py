@@ -43,18 +43,19 @@ class Transformer(nn.Module):
         self.output = nn.Parameter(torch.empty(arch.vocab_size, arch.d_model)) if arch.own_output else None
         if self.output is not None:
             nn.init.normal_(self.output, std=arch.d_model**-0.5)
-        self.encoder_norm, self.decoder_norm = (norm_of(arch) if arch.stack_norms else None for _ in range(2))
+        self.encoder_norm = norm_of(arch) if arch.stack_norms else None
+        self.decoder_norm = norm_of(arch) if arch.stack_norms else None
         self.register_buffer("positions", torch.from_numpy(arch.positions()), persistent=False)
         self.register_buffer("final_logits_bias", torch.zeros(arch.vocab_size))
         self.scale = math.sqrt(arch.d_model) if arch.scale_embedding else 1.0
 
     def _embedding(self, size: int) -> nn.Embedding:
         """`[size, d_model]`, random; the row of the pad token is zero."""
-        made = nn.Embedding(size, self.arch.d_model, padding_idx=self.arch.pad_id)
-        nn.init.normal_(made.weight, std=self.arch.d_model**-0.5)
+        embedding = nn.Embedding(size, self.arch.d_model, padding_idx=self.arch.pad_id)
+        nn.init.normal_(embedding.weight, std=self.arch.d_model**-0.5)
         with torch.no_grad():
-            made.weight[self.arch.pad_id].zero_()
-        return made
+            embedding.weight[self.arch.pad_id].zero_()
+        return embedding
 
     def _without_pad(self, gradient: Tensor) -> Tensor:
         """Zeroes the gradient of the pad token's row, which the tied output layer would train.
@@ -74,8 +75,11 @@ class Transformer(nn.Module):
     @property
     def head_matrices(self) -> list[Tensor]:
         """The matrices whose rows (queries, keys, values) or columns (W_O) belong to heads."""
-        found = [attention for _, _, attention in self.attentions() if attention.heads]
-        return [m for a in found for m in (a.query.weight, a.key_value.weight, a.out_weight)]
+        matrices: list[Tensor] = []
+        for _, _, attention in self.attentions():
+            if attention.heads:
+                matrices += (attention.query.weight, attention.key_value.weight, attention.out_weight)
+        return matrices
 
     @property
     def encoder_layers(self) -> list[EncoderLayer]:

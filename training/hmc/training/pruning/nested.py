@@ -157,12 +157,7 @@ class NestedRun(CheckpointRun, Schedule):
     def _importance(self) -> HeadScores:
         """Measures I_h of the source on the dev text, on the CPU and without dropout."""
         arch = self.source.architecture
-        sources = []
-        targets = []
-        for pair in self.dev.pairs:
-            source, target = self.vocabulary.encode_pair(*pair)
-            sources.append(self.vocabulary.cut(source, arch.max_positions))
-            targets.append(self.vocabulary.cut(target, arch.max_positions))
+        sources, targets = self.vocabulary.encode_pairs(self.dev.pairs, arch.max_positions)
         batches = []
         for start in range(0, len(sources), IMPORTANCE_BATCH):
             rows = slice(start, start + IMPORTANCE_BATCH)

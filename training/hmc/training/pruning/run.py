@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -183,7 +184,7 @@ class PruningRun(CheckpointRun):
         if self.fabric.world_size == 1:
             return None
         removed = RemovedLayers.model_validate(self.progress.removed_layers or {})
-        idle = [parameter for gates in self.sets for parameter in gates.parameters()]
+        idle = list(chain.from_iterable(gates.parameters() for gates in self.sets))
         for stack, number, layer in self.model.layers():
             if number in removed[stack]:
                 idle += layer.parameters()

@@ -138,7 +138,13 @@ class PruneProgress(RunProgress):
 
 def as_budgets(targets: Sequence[int | HeadBudget], settings: PruneSettings) -> list[HeadBudget]:
     """Makes head budgets of targets; a plain number is a budget for all heads in scope together."""
-    return [t if isinstance(t, HeadBudget) else HeadBudget(((settings.scope, t),)) for t in targets]
+    budgets = []
+    for target in targets:
+        if isinstance(target, HeadBudget):
+            budgets.append(target)
+        else:
+            budgets.append(HeadBudget(((settings.scope, target),)))
+    return budgets
 
 
 def plan_stages(
@@ -158,15 +164,11 @@ def plan_stages(
     if settings.settle_gates and settings.l0_lambda is None:
         raise InvalidRequestError("--settle-gates belongs to --l0-lambda; budgets always settle their gates")
     _check_heads(budgets, layout, settings)
-    wanted = _paired(budgets, [budget.neurons(neurons) for budget in neuron_budgets])
-    return [
-        stage
-        for heads, left in wanted or [(None, None)]
-        for stage in (
-            Stage("close", heads, left, settings.steps_of("close")),
-            Stage("recover", heads, left, settings.steps_of("recover")),
-        )
-    ]
+    stages: list[Stage] = []
+    for pair in _paired(budgets, [budget.neurons(neurons) for budget in neuron_budgets]) or [(None, None)]:
+        stages.append(Stage("close", *pair, settings.steps_of("close")))
+        stages.append(Stage("recover", *pair, settings.steps_of("recover")))
+    return stages
 
 
 def plan_latency_stages(
@@ -179,14 +181,11 @@ def plan_latency_stages(
     """
     check_latency_settings(settings, budgets)
     plan.check(source)
-    return [
-        stage
-        for goal in plan.goals
-        for stage in (
-            Stage("close", None, None, settings.steps_of("close"), goal),
-            Stage("recover", None, None, settings.steps_of("recover"), goal),
-        )
-    ]
+    stages: list[Stage] = []
+    for goal in plan.goals:
+        stages.append(Stage("close", None, None, settings.steps_of("close"), goal))
+        stages.append(Stage("recover", None, None, settings.steps_of("recover"), goal))
+    return stages
 
 
 def check_latency_settings(settings: PruneSettings, budgets: Sequence[object] = ()) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ TRAINING = (*WRITTEN, "checkpoints", "final", DIGESTS, masks.FILE, *KEPT)
 PARTS = ("nested", "control")
 """Checkpoints that a pruning run may train after its levels."""
 STATES = ("state", *(f"{part}-state" for part in PARTS))
-OF_PARTS = tuple(f"{part}{end}" for part in PARTS for end in ("", "-state", "-checkpoints"))
+OF_PARTS = tuple(map("".join, product(PARTS, ("", "-state", "-checkpoints"))))
 PRUNING = (*WRITTEN, *OF_PARTS, "trajectory.json")
 RESULTS = ("state", "checkpoints", "final", *OF_PARTS, "trajectory.json")
 """Files that hold results. A folder with none of them and no checkpoint may be taken over by another run."""

@@ -87,8 +87,10 @@ class RunLog:
         self.bar.update(self.task, completed=step, status=status if self.says_all else short)
         for name, value in scalars.items():
             self.writer.add_scalar(name, value, step)
-        values = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
-        self.lines.write(json.dumps({"step": step, **values}) + "\n")
+        values: dict[str, float | None] = {"step": step}
+        for name, value in scalars.items():
+            values[name] = value if math.isfinite(value) else None
+        self.lines.write(json.dumps(values) + "\n")
         self.lines.flush()
         if not self.console.is_terminal:
             done = max(step - self.start, 1)

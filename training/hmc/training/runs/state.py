@@ -117,11 +117,10 @@ def _write_state(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any], rng: dict[str, Tensor]
 ) -> None:
     optim = optimizer.state_dict()
-    moments = {
-        f"{index}.{name}": torch.as_tensor(value).detach().clone().contiguous()
-        for index, entry in optim["state"].items()
-        for name, value in entry.items()
-    }
+    moments = {}
+    for index, entry in optim["state"].items():
+        for name, value in entry.items():
+            moments[f"{index}.{name}"] = torch.as_tensor(value).detach().clone().contiguous()
     with replace_directory(path, FORMAT) as folder:
         weights = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
         save_file(weights, folder / WEIGHTS)

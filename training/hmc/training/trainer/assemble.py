@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 from hmc.artifact.checkpoint import checkpoint
@@ -176,7 +177,8 @@ def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
     vocabulary = known_vocabulary(recipe)
     if vocabulary is None:
         languages = (recipe.data.source_language, recipe.data.target_language)
-        text = (s for corpus in recipe.data.train for pair in read_pairs(corpus, languages) for s in pair)
+        pairs = chain.from_iterable(read_pairs(corpus, languages) for corpus in recipe.data.train)
+        text = chain.from_iterable(pairs)
         vocabulary = Vocabulary.train(text, recipe.tokenizer.vocab_size, recipe.train.seed)
     write_tokenizer(vocabulary.files, out)
     write_digests(out, KEPT)

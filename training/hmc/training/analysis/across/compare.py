@@ -54,10 +54,13 @@ def analyse(files: Mapping[str, Path]) -> Result[ComparisonData]:
     if len(set(commands.values())) > 1:
         listed = ", ".join(f"{name} is of {command}" for name, command in commands.items())
         raise InvalidRequestError(f"results of different analyses: {listed}; compare one kind at a time")
-    texts = {name: [corpus.sha256 for corpus in result.corpora] for name, result in results.items()}
-    if len({tuple(text) for text in texts.values()}) > 1:
-        listed = ", ".join(f"{name} on {', '.join(c.name for c in result.corpora)}" for name, result in results.items())
-        raise InvalidRequestError(f"results on different sentences ({listed}): they cannot be compared")
+    texts = set()
+    named = []
+    for name, result in results.items():
+        texts.add(tuple(corpus.sha256 for corpus in result.corpora))
+        named.append(f"{name} on {', '.join(corpus.name for corpus in result.corpora)}")
+    if len(texts) > 1:
+        raise InvalidRequestError(f"results on different sentences ({', '.join(named)}): they cannot be compared")
     how = {name: _how(result) for name, result in results.items()}
     for key in next(iter(how.values())):
         values = {name: settings[key] for name, settings in how.items()}

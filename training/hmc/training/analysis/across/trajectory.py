@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def _is_point(point: object) -> bool:
     if not isinstance(point, dict):
         return False
     known = [fields for fields in QUANTITIES.values() if fields[0] in point]
-    numbers = [point[key] for fields in known for key in fields if key in point] + [point.get(key) for key in NEEDED]
+    present = [key for key in chain.from_iterable(known) if key in point]
+    numbers = [point.get(key) for key in (*NEEDED, *present)]
     return bool(known) and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
 
 
@@ -90,11 +92,8 @@ def stages(points: Sequence[GatePoint]) -> list[list[GatePoint]]:
 
 def quantities(runs: Iterable[GateRun]) -> list[str]:
     """The `QUANTITIES` that the points of any of the runs have."""
-    present = []
-    for name, fields in QUANTITIES.items():
-        if any(getattr(point, fields[0]) is not None for run in runs for point in run.points):
-            present.append(name)
-    return present
+    points = list(chain.from_iterable(run.points for run in runs))
+    return [name for name, (kept, *_) in QUANTITIES.items() if any(getattr(one, kept) is not None for one in points)]
 
 
 def summary(result: Result[TrajectoryData]) -> Summary:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.training.analysis.common.records import ConfidenceData, HeadConfidence
-from hmc.training.analysis.common.result import Place, Result, in_order, model_shape
+from hmc.training.analysis.common.result import Place, Result, add_to, in_order, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.views import READS, View, corpus_views, peaks, tokenize
@@ -27,7 +27,7 @@ def confidence(views: Iterable[View]) -> dict[Place, npt.NDArray[np.float64]]:
         place = (view.kind, view.layer)
         highest, _, counted = peaks(view)
         total = (highest * counted[:, None]).sum((0, 2)).cpu().numpy().astype(np.float64)
-        sums[place] = sums[place] + total if place in sums else total
+        add_to(sums, place, total)
         counts[place] = counts.get(place, 0) + int(counted.sum())
     return {place: total / max(1, counts[place]) for place, total in sums.items()}
 

@@ -92,7 +92,7 @@ def _greedy(
     per_row = masks.repeat_interleave(len(sources), 0)  # [R, total]
     gates.set_decoder(per_row)
     limits = torch.tensor([length_limit(model, len(s)) for s in sources], device=device).repeat(len(masks))
-    first = torch.tensor([opening[0] if opening else -1 for opening in openings], device=device).repeat(len(masks))
+    first = torch.tensor([[*opening, -1][0] for opening in openings], device=device).repeat(len(masks))
     output = torch.full((len(per_row), int(limits.max())), arch.eos_id, device=device)
     rows = torch.arange(len(per_row), device=device)  # the row of `output` that each running row writes to
     ended = torch.zeros(len(per_row), dtype=torch.bool, device=device)

@@ -156,25 +156,24 @@ def sentence_losses(
     InvalidRequestError for losses that are NaN or infinite.
     """
     device = model.shared.weight.device
-    limit = model.arch.max_positions
-    ids = [tuple(vocabulary.cut(side, limit) for side in vocabulary.encode_pair(*pair)) for pair in pairs]
+    sources, targets = vocabulary.encode_pairs(pairs, model.arch.max_positions)
     layouts = torch.from_numpy(masks).to(device)
     sums = np.zeros((len(masks), len(pairs)))
     done = 0
     with RowMasks(model) as gates:
-        for group in sentence_groups([max(map(len, sides)) for sides in ids]):
+        for group in sentence_groups(list(map(max, map(len, sources), map(len, targets)))):
             batch = make_batch(
-                [ids[i][0] for i in group], [ids[i][1] for i in group], model.arch.pad_id, model.arch.decoder_start
+                [sources[i] for i in group], [targets[i] for i in group], model.arch.pad_id, model.arch.decoder_start
             ).to(device)
             longest = max(batch.source.size(1), batch.target_in.size(1))
             for rows, chunk in mask_chunks(layouts, gates.encoder_heads, batch_tokens // (len(group) * longest)):
-                found = _losses(model, gates, (batch.source, batch.target_in, batch.target_out), chunk)
-                sums[np.ix_(rows.cpu().numpy(), np.array(group))] = found.double().cpu().numpy()
+                losses = _losses(model, gates, (batch.source, batch.target_in, batch.target_out), chunk)
+                sums[np.ix_(rows.cpu().numpy(), np.array(group))] = losses.double().cpu().numpy()
             done += len(group)
             progress(f"loss: {done} of {len(pairs)} sentences under {len(masks)} masks")
     if not np.isfinite(sums).all():
         raise overflow(f"losses of {int((~np.isfinite(sums)).any(0).sum())} of {len(pairs)} sentences")
-    return Losses(sums, np.array([len(target) for _, target in ids], np.int64))
+    return Losses(sums, np.array(list(map(len, targets)), np.int64))
 
 
 def _losses(model: Transformer, gates: RowMasks, batch: tuple[Tensor, Tensor, Tensor], masks: Tensor) -> Tensor:

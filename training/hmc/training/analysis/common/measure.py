@@ -144,12 +144,11 @@ def _loss_per_token(totals: npt.NDArray[Any]) -> Floats:
 def _statistics(outputs: Sequence[Sequence[str]], references: Sequence[str]) -> npt.NDArray[np.int64]:
     """BLEU statistics `[M, N, 10]` of M masks' translations. A translation that several masks share is counted once."""
     numbers: dict[tuple[str, str], int] = {}
-    which = [
-        [numbers.setdefault(pair, len(numbers)) for pair in zip(output, references, strict=True)] for output in outputs
-    ]
-    texts = [text for text, _ in numbers]
-    counted = bleu_statistics(texts, [reference for _, reference in numbers], tokenizer_of(references))
-    return counted[np.array(which)]
+    which = np.empty((len(outputs), len(references)), int)
+    for output, row in zip(outputs, which, strict=True):
+        row[:] = [numbers.setdefault(pair, len(numbers)) for pair in zip(output, references, strict=True)]
+    texts, targets = zip(*numbers, strict=True)
+    return bleu_statistics(texts, targets, tokenizer_of(references))[which]
 
 
 def measure(

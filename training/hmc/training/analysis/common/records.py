@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
@@ -203,9 +204,9 @@ class ProfilePoint(Scores, Share):
     """BLEU divided by BLEU with all heads; None where that is 0."""
 
     @property
-    def relative(self) -> float | None:
-        """The value of `relative_bleu`."""
-        return self.relative_bleu.value if self.relative_bleu else None
+    def relative(self) -> float:
+        """The value of `relative_bleu`; NaN for None."""
+        return self.relative_bleu.value if self.relative_bleu else math.nan
 
 
 class Profile(Record):

@@ -14,6 +14,7 @@ from pathlib import Path
 from platform import python_version
 from typing import Any, Generic, TypeVar
 
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
@@ -174,6 +175,11 @@ def _missing_numbers(value: Any, place: str = "data") -> Iterator[str]:
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from _missing_numbers(inner, f"{place}.{number}")
+
+
+def add_to(sums: dict[Place, npt.NDArray[Any]], place: Place, values: npt.NDArray[Any]) -> None:
+    """Adds values to the sums of an attention, which begin with 0."""
+    sums[place] = sums.get(place, 0) + values
 
 
 def in_order(values: Mapping[Place, Any], layout: HeadLayout) -> list[Any]:

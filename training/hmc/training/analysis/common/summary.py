@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,10 +26,10 @@ class Summary:
 
     def markdown(self) -> str:
         """The table and its notes as Markdown, without the title."""
-        rule = tuple("---:" if number else "---" for number in range(len(self.columns)))
-        lines = [self.columns, rule, *self.rows]
-        table = "".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |\n" for line in lines)
-        return table + "".join(f"\n{note}\n" for note in self.notes)
+        text = ""
+        for line in (self.columns, ("---", *["---:"] * (len(self.columns) - 1)), *self.rows):
+            text += "| " + " | ".join(cell.replace("|", "/") for cell in line) + " |\n"
+        return text + "".join(f"\n{note}\n" for note in self.notes)
 
 
 def metric_of(scores: Sequence[Scores]) -> str:
@@ -37,8 +38,8 @@ def metric_of(scores: Sequence[Scores]) -> str:
 
 
 def plain(value: float | None, digits: int = 2) -> str:
-    """`12.34`, – for None."""
-    return "–" if value is None else f"{value:.{digits}f}"
+    """`12.34`, – for None and NaN."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def interval(estimate: Estimate, digits: int = 2) -> str:

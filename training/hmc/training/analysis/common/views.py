@@ -12,7 +12,7 @@ scaled up. Queries are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -72,16 +72,21 @@ def tokenize(subject: Subject, text: Text, *, forced: bool, progress: Progress =
     subject.check_weights()
     limit = subject.model.arch.max_positions
     vocabulary = subject.vocabulary
-    encoded = [vocabulary.encode_pair(*pair) for pair in text.pairs]
-    sources = [vocabulary.cut(source, limit) for source, _ in encoded]
-    openings = [vocabulary.opening(source) for source in text.sources]
-    if forced:
-        targets = [vocabulary.cut(target, limit) for _, target in encoded]
-    else:
-        targets = _greedy(subject.model, sources, openings, progress)
-    cut = sum(len(side) > limit for pair in encoded for side in pair[: 1 + forced])
-    languages = [(len(vocabulary.source_opening(s)), len(o)) for s, o in zip(sources, openings, strict=True)]
-    return Prepared([TokenPair(*pair) for pair in zip(sources, targets, languages, strict=True)], cut)
+    pairs = []
+    openings = []
+    cut = 0
+    for text_pair in text.pairs:
+        source, target = vocabulary.encode_pair(*text_pair)
+        cut += (len(source) > limit) + (forced and len(target) > limit)
+        source = vocabulary.cut(source, limit)
+        opening = vocabulary.opening(text_pair[0])
+        openings.append(opening)
+        languages = (len(vocabulary.source_opening(source)), len(opening))
+        pairs.append(TokenPair(source, vocabulary.cut(target, limit), languages))
+    if not forced:
+        targets = _greedy(subject.model, [pair.source for pair in pairs], openings, progress)
+        pairs = [replace(pair, target=target) for pair, target in zip(pairs, targets, strict=True)]
+    return Prepared(pairs, cut)
 
 
 def _greedy(

@@ -190,10 +190,12 @@ def map_size(table: HeadTable, panels: int) -> tuple[float, float]:
 def draw_head_maps(figure: Figure, panels: Sequence[Panel]) -> None:
     """Draws the panels. A panel is a row of three maps, or a column if layers have many heads (see ACROSS)."""
     across = len(panels[0].table[KINDS[0]][0]) <= ACROSS
-    grid = figure.subplots(*((len(panels), len(KINDS)) if across else (len(KINDS), len(panels))), squeeze=False)
+    rows = len(panels) if across else len(KINDS)
+    columns = len(KINDS) if across else len(panels)
+    grid = figure.subplots(rows, columns, squeeze=False)
     for number, panel in enumerate(panels):
         scale = _scale(panel)
-        cells: list[Axes] = [grid[number][n] if across else grid[n][number] for n in range(len(KINDS))]
+        cells: list[Axes] = list(grid[number] if across else grid[:, number])
         meshes = [_draw(axes, panel.table[kind], scale, panel.colours) for axes, kind in zip(cells, KINDS, strict=True)]
         for axes, kind in zip(cells, KINDS, strict=True):
             if not across or number == 0:

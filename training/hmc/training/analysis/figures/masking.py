@@ -139,7 +139,7 @@ def draw_profile(result: Result[ProfileData], folder: Path) -> list[Path]:
     shares = result.data.shares
     relative = np.empty((len(rows), len(shares)))
     for values, row in zip(relative, rows, strict=True):
-        values[:] = [np.nan if point.relative is None else point.relative for point in row.points]
+        values[:] = [point.relative for point in row.points]
     with figure(max(WIDE, 0.55 * len(shares) + 2), 0.4 * len(rows) + 1.4) as drawn:
         axes = drawn.add_subplot()
         mesh = axes.pcolormesh(np.ma.masked_invalid(relative), vmin=0, vmax=1, cmap=SEQUENTIAL, edgecolors="white")

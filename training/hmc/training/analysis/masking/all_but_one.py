@@ -36,7 +36,7 @@ def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress
             if len(heads) > 1:
                 places.append((kind, layer))
                 kept += heads
-                masks += [close_heads(layout, [other for other in heads if other != head]) for head in heads]
+                masks += [close_heads(layout, set(heads) - {head}) for head in heads]
     if not places:
         raise InvalidRequestError("no layer of this checkpoint has two or more open heads: nothing to mask")
     losses = measure(subject, text, np.stack(masks), replace(settings, bleu=False), progress)

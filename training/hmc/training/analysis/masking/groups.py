@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,7 +36,8 @@ def split_heads(heads: Sequence[Head], groups: int) -> list[list[Head]]:
     Raises InvalidRequestError unless `groups` is 1 to the number of heads.
     """
     check_groups(groups, len(heads))
-    return [[heads[i] for i in part] for part in np.array_split(np.arange(len(heads)), groups)]
+    ends = [int(part[-1]) + 1 for part in np.array_split(np.arange(len(heads)), groups)]
+    return [list(heads[start:end]) for start, end in pairwise([0, *ends])]
 
 
 def analyse(

@@ -33,15 +33,8 @@ def sample_values(
     """
     subject.check_weights()
     model = subject.model
-    vocabulary = subject.vocabulary
-    limit = model.arch.max_positions
     device = model.shared.weight.device
-    sources = []
-    targets = []
-    for pair in text.pairs:
-        source, target = vocabulary.encode_pair(*pair)
-        sources.append(vocabulary.cut(source, limit))
-        targets.append(vocabulary.cut(target, limit))
+    sources, targets = subject.vocabulary.encode_pairs(text.pairs, model.arch.max_positions)
     lengths = np.array([list(map(len, sources)), list(map(len, targets))])
     values = np.zeros((len(sources), subject.layout.total))
     groups = sentence_groups(lengths.max(0).tolist())

@@ -84,9 +84,9 @@ def summary(result: Result[ProfileData]) -> Summary:
     """One row per checkpoint, one column per share: BLEU in per cent of BLEU with all heads."""
     rows = []
     for profile in result.data.checkpoints:
-        relative = [point.relative and 100 * point.relative for point in profile.points[1:]]
-        whole = plain(profile.points[0].metric("bleu").value)
-        rows.append((profile.name, whole, *(plain(value, 1) for value in relative)))
+        whole, *masked = profile.points
+        relative = (plain(100 * point.relative, 1) for point in masked)
+        rows.append((profile.name, plain(whole.metric("bleu").value), *relative))
     columns = ("checkpoint", "BLEU", *(f"−{share:.0%}" for share in result.data.shares[1:]))
     note = "per cent of BLEU with all heads, after masking that share of the heads, least important first"
     return Summary("Pruning profile", columns, tuple(rows), (note,))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.analysis.common.result import Place
+from hmc.training.analysis.common.result import Place, add_to
 from hmc.training.analysis.common.views import TokenPair, View, peaks
 from hmc.training.data.parallel_text import corpus_names, is_by_rows, read_pairs
 from hmc.training.data.vocabulary import Vocabulary
@@ -62,14 +62,6 @@ def token_counts(corpus: str, vocabulary: Vocabulary, languages: tuple[str, str]
     return counts
 
 
-@dataclass(frozen=True)
-class _Marks:
-    """For each token of a sentence: whether it is the rarest, and whether it is one of the two rarest."""
-
-    rarest: list[bool]
-    two_rarest: list[bool]
-
-
 class RareWordCounts:
     """Counts over encoder self-attention. A token is as rare as its type; equally rare types have the same rank."""
 
@@ -83,63 +75,56 @@ class RareWordCounts:
         self._totals: dict[Place, npt.NDArray[np.float64]] = {}
 
     @staticmethod
-    def _mark(ids: list[int], languages: int, counts: npt.NDArray[np.int64], often: set[int]) -> _Marks | None:
-        """None for sentences that do not count: their rarest token is frequent, or they have fewer than three types.
+    def _mark(
+        ids: list[int], languages: int, counts: npt.NDArray[np.int64], often: set[int]
+    ) -> npt.NDArray[np.bool_] | None:
+        """`[2, T]` for each token of a sentence: whether it is the rarest, and whether it is one of the two rarest.
+
+        None for sentences that do not count: their rarest token is frequent, or they have fewer than three types.
 
         languages: the number of tokens at the start that name a language; they are no words.
         """
         types = sorted(set(ids[languages:]), key=lambda i: (counts[i], i))
         if len(types) < 3 or types[0] in often:
             return None
-        first = counts[types[0]]
-        second = counts[types[1]]
-        rare = [
-            [place >= languages and bool(counts[i] <= most) for place, i in enumerate(ids)] for most in (first, second)
-        ]
-        return _Marks(*rare)
+        rare: npt.NDArray[np.bool_] = counts[ids] <= counts[types[:2]][:, None]
+        rare[:, :languages] = False
+        return rare
 
     def add(self, view: View) -> None:
         """Counts the queries of one batch. Views of the decoder's attentions are ignored."""
         if view.kind != "encoder_self":
             return
-        shape = (len(view.rows), view.weights.size(-1))
-        rarest = np.zeros(shape, bool)
-        two = np.zeros(shape, bool)
-        usable = np.zeros(shape[0], bool)
+        rare = torch.zeros(2, len(view.rows), view.weights.size(-1), dtype=torch.bool)
+        usable = torch.zeros(len(view.rows), dtype=torch.bool)
         for number, row in enumerate(view.rows):
             if (marks := self._marks[row]) is not None:
-                rarest[number, : len(marks.rarest)] = marks.rarest
-                two[number, : len(marks.two_rarest)] = marks.two_rarest
+                rare[:, number, : marks.shape[1]] = torch.from_numpy(marks)
                 usable[number] = True
-        device = view.weights.device
+        rare = rare.to(view.weights.device)
         _, at, counted = peaks(view, at_least=2)
-        counted = counted & torch.from_numpy(usable).to(device)[:, None]  # [B, T]
+        counted = counted & usable.to(at.device)[:, None]  # [B, T]
         sums = []
-        for mask in (rarest, two):
-            hit = torch.from_numpy(mask).to(device)[:, None, :].expand(*at.shape[:2], -1).gather(2, at)  # [B, H, T]
+        for mask in rare:
+            hit = mask[:, None, :].expand(*at.shape[:2], -1).gather(2, at)  # [B, H, T]
             sums.append((hit & counted[:, None]).sum((0, 2)).cpu().numpy())
         keys = view.visible.sum(-1).clamp(min=1)  # [B, T]
-        chance = float(((torch.from_numpy(two).to(device).sum(-1, keepdim=True) / keys) * counted).sum())
+        chance = float(((rare[1].sum(-1, keepdim=True) / keys) * counted).sum())
         place = (view.kind, view.layer)
-        found = np.stack(sums, 1).astype(np.float64)
-        total = np.array([chance, float(counted.sum())])
-        self._sums[place] = self._sums[place] + found if place in self._sums else found
-        self._totals[place] = self._totals[place] + total if place in self._totals else total
+        add_to(self._sums, place, np.stack(sums, 1).astype(np.float64))
+        add_to(self._totals, place, np.array([chance, float(counted.sum())]))
 
     def shares(self) -> dict[Place, list[RareWords]]:
         """(encoder_self, layer) → the shares of each head."""
-        found = {}
+        shares = {}
         for place, sums in self._sums.items():
-            chance, queries = self._totals[place]
+            chance, queries = self._totals[place].tolist()
             at_least_one = max(1.0, queries)
-            found[place] = [
-                RareWords(
-                    float(first / at_least_one), float(two / at_least_one), float(chance / at_least_one), int(queries),
-                    self.sentences,
-                )
-                for first, two in sums
-            ]  # fmt: skip
-        return found
+            shares[place] = [
+                RareWords(first, two, chance / at_least_one, int(queries), self.sentences)
+                for first, two in (sums / at_least_one).tolist()
+            ]
+        return shares
 
 
 def rare_words(

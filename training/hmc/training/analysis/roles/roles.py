@@ -19,6 +19,7 @@ from hmc.training.analysis.common.result import (
     CorpusSource,
     Place,
     Result,
+    add_to,
     corpus_source,
     in_order,
     model_shape,
@@ -56,7 +57,10 @@ class Trees:
         kept = tuple(trees)
         if not kept:
             raise InvalidRequestError(f"treebank {name} has no sentence; give a CoNLL-U file with gold trees")
-        lines = ((t.text, *(f"{word.head} {word.relation}" for word in t.words)) for t in kept)
+        lines = []
+        for tree in kept:
+            words = (f"{word.head} {word.relation}" for word in tree.words)
+            lines.append((tree.text, *words))
         return cls(kept, corpus_source(name, lines))
 
 
@@ -116,13 +120,16 @@ class PositionCounts:
         hits = [((distance == o) & s[:, None]).sum((0, 2)) for o, s in zip(offsets, seen, strict=True)]  # each [H]
         hit_counts = torch.stack(hits, 1).cpu().numpy()
         seen_counts = torch.stack([s.sum() for s in seen]).cpu().numpy()
-        self._hits[place] = self._hits[place] + hit_counts if place in self._hits else hit_counts
-        self._seen[place] = self._seen[place] + seen_counts if place in self._seen else seen_counts
+        add_to(self._hits, place, hit_counts)
+        add_to(self._seen, place, seen_counts)
         self._queries[place] = self._queries.get(place, 0) + int(counted.sum())
 
     def best(self) -> dict[Place, list[Position]]:
         """(kind, layer) → the best position of each head."""
-        return {place: [self._best(place, hits) for hits in self._hits[place]] for place in self._hits}
+        best = {}
+        for place, of_heads in self._hits.items():
+            best[place] = [self._best(place, hits) for hits in of_heads]
+        return best
 
     def _best(self, place: Place, hits: npt.NDArray[np.int64]) -> Position:
         queries = max(1, self._queries[place])

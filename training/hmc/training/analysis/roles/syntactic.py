@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.files import SOURCE, TOKENIZER
 from hmc.artifact.tokenizer.tokenizer import load_pieces
 from hmc.training.analysis.common.masks import sentence_groups
-from hmc.training.analysis.common.result import Place
+from hmc.training.analysis.common.result import Place, add_to
 from hmc.training.analysis.common.subject import Progress, Subject, silent
 from hmc.training.analysis.common.trace import trace_encoder
 from hmc.training.analysis.roles.conllu import Tree
@@ -38,7 +39,7 @@ RELATIONS: dict[str, tuple[str, ...]] = {
 Direction = Literal["from_head", "from_dependent"]
 DIRECTIONS: tuple[Direction, ...] = ("from_head", "from_dependent")
 """The end of the relation that is the query; the other end is the key."""
-TASKS = tuple((relation, direction) for relation in RELATIONS for direction in DIRECTIONS)
+TASKS = tuple(product(RELATIONS, DIRECTIONS))
 MARGIN = 0.1
 """A syntactic head is at least this much more accurate than the positional baseline."""
 FEWEST = 20
@@ -105,16 +106,16 @@ class SyntaxCounts:
         at = words.argmax(-1).cpu()  # [H, U]
         hit = relations[:, torch.arange(at.size(1)), at]  # [8, H, U]
         hits = hit.sum(2).numpy()
-        self._hits[place] = self._hits[place] + hits if place in self._hits else hits
+        add_to(self._hits, place, hits)
 
     def accuracies(self) -> dict[Place, list[list[Accuracy]]]:
         """(encoder_self, layer) → for each head, its accuracy in every task."""
-        found = {}
+        accuracies: dict[Place, list[list[Accuracy]]] = {}
         for place, hits in self._hits.items():
-            found[place] = [
-                [self._accuracy(task, int(hits[task, h])) for task in range(len(TASKS))] for h in range(hits.shape[1])
-            ]
-        return found
+            accuracies[place] = []
+            for of_head in hits.T.tolist():
+                accuracies[place].append([self._accuracy(task, number) for task, number in enumerate(of_head)])
+        return accuracies
 
     def _accuracy(self, task: int, hits: int) -> Accuracy:
         relation, direction = TASKS[task]
@@ -136,12 +137,12 @@ class SyntaxCounts:
 
     def distances(self) -> dict[str, dict[str, float]]:
         """Relation → offset from the head to the dependent, in words → share (the paper's figure 3)."""
-        found = {}
+        distances = {}
         for (relation, direction), counter in zip(TASKS, self._offsets, strict=True):
             if direction == "from_head":
                 total = max(1, counter.total())
-                found[relation] = {str(offset): count / total for offset, count in sorted(counter.items())}
-        return found
+                distances[relation] = {str(offset): count / total for offset, count in sorted(counter.items())}
+        return distances
 
 
 @torch.no_grad()
@@ -269,8 +270,8 @@ def make_units(ids: Sequence[int], tokens: Sequence[Span], words: Sequence[Span]
 
 def _touched(token: Span, words: Sequence[Span]) -> Span:
     """First and last word that overlap the token, or its word twice if it has no characters."""
-    found = [i for i, (start, end) in enumerate(words) if start < token[1] and token[0] < end]
-    if found:
-        return found[0], found[-1]
+    overlapping = [i for i, (start, end) in enumerate(words) if start < token[1] and token[0] < end]
+    if overlapping:
+        return overlapping[0], overlapping[-1]
     following = next((i for i, (_, end) in enumerate(words) if end > token[1]), len(words) - 1)
     return following, following

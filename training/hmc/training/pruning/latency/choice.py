@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.model.ffn import STACKS, FfnWidths
-from hmc.artifact.model.heads import KINDS
+from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
+from hmc.artifact.model.heads import KINDS, Kind
 from hmc.artifact.model.latency import LatencyTable, Sizes, rounded_up
 from hmc.artifact.model.layers import RemovedLayers
 from hmc.training.pruning.latency.expected import ModelGates, cost_of
@@ -57,7 +58,6 @@ class Chooser:
         self._end = self._units + gates.shared.total
         """Gates are those of units (heads, then neurons), then of sub-layers, then of layers."""
         self._cross = gates.paths[:, 0].cpu().numpy()
-        self._rows = {kind: len(gates.heads.layout[kind]) for kind in KINDS}
         self._removed = [
             (stack, layer) for stack, layer, _ in gates.neurons.widths.layers() if (stack, layer) not in self._layers
         ]
@@ -153,9 +153,9 @@ class Chooser:
 
     def _sizes(self, kept: Mask) -> Sizes:
         counts = np.bincount(self._owner[kept[: self._units]], minlength=len(self._sub_layers)).tolist()
-        found = dict(zip(self._sub_layers, counts, strict=True))
-        layers = kept[self._end :]
-        removed = [*self._removed, *(layer for layer, open_ in zip(self._layers, layers, strict=True) if not open_)]
-        widths = {s: tuple(n for (name, _), n in found.items() if name == s) for s in STACKS}
-        heads = {kind: tuple(found[kind, layer] for layer in range(rows)) for kind, rows in self._rows.items()}
-        return Sizes(heads=heads, neurons=FfnWidths(**widths), removed=RemovedLayers.of(removed))
+        sizes: dict[Kind | Stack, list[int]] = {name: [] for name in (*KINDS, *STACKS)}
+        for (name, _), count in zip(self._sub_layers, counts, strict=True):
+            sizes[name].append(count)
+        removed = RemovedLayers.of([*self._removed, *compress(self._layers, ~kept[self._end :])])
+        neurons = FfnWidths.model_validate({stack: sizes[stack] for stack in STACKS})
+        return Sizes(heads={kind: tuple(sizes[kind]) for kind in KINDS}, neurons=neurons, removed=removed)

@@ -26,22 +26,21 @@ class ModelGates:
         self.layers = layers
         self.sets = (heads, neurons, sub_layers, layers)
         self.shared = sub_layers
-        parts: list[tuple[Kind | Stack, int]] = [
-            (kind, layer) for kind in KINDS for layer in range(len(heads.layout[kind]))
-        ]
-        widths = list(neurons.widths.layers())
-        self.sub_layers: list[tuple[Kind | Stack, int]] = [*parts, *((stack, layer) for stack, layer, _ in widths)]
+        self.sub_layers: list[tuple[Kind | Stack, int]] = []
         """(kind or stack, layer) of every sub-layer."""
-        self.layer_of = [
-            layers.layers.index(key) if (key := (_stack(name), layer)) in layers.layers else -1
-            for name, layer in self.sub_layers
-        ]
+        owners: list[int] = []
+        for kind in KINDS:
+            for layer, indices in enumerate(heads.layout[kind]):
+                owners += [len(self.sub_layers)] * len(indices)
+                self.sub_layers.append((kind, layer))
+        for stack, layer, width in neurons.widths.layers():
+            owners += [len(self.sub_layers)] * width
+            self.sub_layers.append((stack, layer))
+        places = {layer: place for place, layer in enumerate(layers.layers)}
+        self.layer_of = [places.get((_stack(name), layer), -1) for name, layer in self.sub_layers]
         """Position of the layer of every sub-layer among `layers.layers`; -1: it was removed before the run."""
-        numbers: dict[tuple[str, int], int] = {part: number for number, part in enumerate(self.sub_layers)}
-        owners = [numbers[head.kind, head.layer] for head in heads.heads]
-        owners += [numbers[stack, layer] for stack, layer, width in widths for _ in range(width)]
-        present = sorted(set(owners))
-        self.gate_of = [present.index(number) if number in present else -1 for number in range(len(self.sub_layers))]
+        present = {number: place for place, number in enumerate(sorted(set(owners)))}
+        self.gate_of = [present.get(number, -1) for number in range(len(self.sub_layers))]
         """Position of the gate of every sub-layer among those of `shared`; -1: it has neither heads nor neurons."""
         self.owner = torch.tensor(owners, dtype=torch.long, device=heads.log_alpha().device)
         """`[heads + neurons]` the sub-layer of every head and neuron."""
