@@ -14,10 +14,11 @@ import pytest
 from tests.serving.fakes import FakeFactory, eventually
 
 from hmc.artifact import HmcError
+from hmc.engine.runtime.threads import SWITCH_S
 from hmc.serving.client import Client
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.server.app import Server, open_models
-from hmc.serving.server.run import SWITCH_S, serve
+from hmc.serving.server.run import serve
 from hmc.serving.server.settings import ServerSettings
 
 GUARD_S = 600.0

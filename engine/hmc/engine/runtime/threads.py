@@ -20,6 +20,9 @@ CPUS = Path("/sys/devices/system/cpu")
 MAX_THREADS = 1024
 MAX_WORKERS = 256
 """Larger numbers are taken for a mistake: no machine has so many cores for one level."""
+SWITCH_S = 0.001
+"""Seconds after which a thread hands over Python's lock to one that waits; by default 0.005. A call takes the lock some
+ten times, each time after what other threads compute."""
 MEMBERSHIP = Path("/proc/self/cgroup")
 """Lists the groups of this process, a line each: `ID:CONTROLLERS:PATH`. Version 2 has ID 0 and no controllers."""
 MOUNT = Path("/sys/fs/cgroup")

@@ -12,13 +12,11 @@ from typing import Any
 
 from hmc.artifact.errors import UnavailableError
 from hmc.engine.runtime.process_memory import limit_heaps
+from hmc.engine.runtime.threads import SWITCH_S
 from hmc.serving.server.app import Server
 
 log = logging.getLogger(__name__)
 
-SWITCH_S = 0.001
-"""Seconds after which a thread hands over Python's lock to one that waits; by default 0.005. A call takes the lock some
-ten times, each time after what other threads compute."""
 FORCED_STOP_S = 1.0
 """Seconds that cancelled calls get to end after a second signal. Then `serve` returns without them."""
 

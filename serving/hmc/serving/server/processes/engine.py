@@ -17,12 +17,11 @@ from typing import Any
 
 from hmc.engine.remote.host import EngineHost
 from hmc.engine.runtime.process_memory import limit_heaps
+from hmc.engine.runtime.threads import SWITCH_S
 from hmc.serving.server.observing.logs import set_up
 from hmc.serving.server.processes.child import Kept, leave_terminal
 
 SOCKET = "engine.sock"
-SWITCH_S = 0.001
-"""Seconds after which a thread hands over Python's lock to one that waits."""
 END_S = 5.0
 """Seconds in which the process must have ended after SIGTERM."""
 
