@@ -94,9 +94,9 @@ def test_json(hmc: Hmc, server: BackgroundServer) -> None:
         ),
         (["--server", "SERVER", "--timeout", "0", "a"], None, "--timeout 0: choose more than 0 seconds"),
         (["--server", "SERVER", "--timeout", "nan", "a"], None, "--timeout nan: choose more than 0 seconds"),
-        (["--server", "SERVER", "--top-k", "5", "a"], None, "--top-k works only with sampling: add --sample"),
-        (["--server", "SERVER", "--alignment", "a"], None, "printed as JSON: add --json"),
-        (["--server", "SERVER", "--incremental", "--json", "a"], None, "leave out --json and --n-best"),
+        (["--server", "SERVER", "--top-k", "5", "a"], None, "--top-k needs --sample"),
+        (["--server", "SERVER", "--alignment", "a"], None, "--alignment needs --json"),
+        (["--server", "SERVER", "--incremental", "--json", "a"], None, "--incremental does not work with --json"),
         (
             ["--server", "SERVER", "--min-length", "5", "--max-length", "4", "a"],
             None,

@@ -38,8 +38,8 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
         (["--engine", "dask"], "--engine dask: choose local or ray"),
         (["--engine", "local"], "--engine needs --source FILE"),
         (["--engine", "local", "--source", "IN"], "--engine needs --source FILE and --out DIR"),
-        (["--engine", "local", "--source", "IN", "-o", "O", "--restart"], "leave out texts, --document"),
-        (["--engine", "local", "--source", "IN", "-o", "O", "--segmentation", "none"], "leave out texts, --document"),
+        (["--engine", "local", "--source", "IN", "-o", "O", "--restart"], "--engine does not work with --restart"),
+        (["--engine", "local", "--source", "IN", "-o", "O", "--segmentation", "none"], "--segmentation needs"),
         (["--engine", "local", "--source", "IN", "-o", "O", "--workers", "0"], "--workers 0: choose 1 or more"),
         (
             ["--engine", "local", "--source", "IN", "-o", "O", "--timeout", "3"],

@@ -43,9 +43,9 @@ def test_a_bundle_keeps_what_expressions_match(hmc: Hmc, tiny_bundle: Path) -> N
     ("arguments", "stdin", "said"),
     [
         (["--document", "a"], b"", "texts on the command line need no --document"),
-        (["--document", "--json"], b"", "--document writes plain text"),
+        (["--document", "--json"], b"", "--document does not work with"),
         (["--document", "--keep", "("], b"a", "is no regular expression"),
-        (["--keep", "a"], b"a", "add --document"),
+        (["--keep", "a"], b"a", "--keep needs --document"),
         (["--document"], b"a\xff", "stdin is not UTF-8: byte 0xff at offset 1"),
         (["--document", "--source", "/no/file"], b"", "cannot read /no/file"),
     ],

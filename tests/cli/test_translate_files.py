@@ -71,8 +71,8 @@ def test_errors_name_the_line_of_the_file(hmc: Hmc, server: BackgroundServer, tm
     [
         (["-o", "OUT"], "--out needs --source"),
         (["-o", "OUT", "--source", "-"], "--out needs --source"),
-        (["--restart"], "--restart needs --out FILE"),
-        (["-o", "OUT", "--source", "IN", "--document"], "leave out --document"),
+        (["--restart"], "--restart needs --out"),
+        (["-o", "OUT", "--source", "IN", "--document"], "--out does not work with --document"),
     ],
 )
 def test_refusals(hmc: Hmc, server: BackgroundServer, arguments: list[str], said: str) -> None:

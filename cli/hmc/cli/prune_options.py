@@ -108,30 +108,28 @@ def setting_options() -> type:
             panels[_option_of(path)] = panel
     precision = "32-true or bf16-mixed. Default: as in the checkpoint's recipe; 32-true where the device has no bf16."
     fields["precision"] = Field(default=None, description=precision)
-    return options_of(fields, panels)
+    return options_of(fields, panels, dict.fromkeys(map(_option_of, SETTINGS[NESTED]), "nested_steps"))
 
 
 def latency_options() -> type:
     """The options about latency."""
     from hmc.cli.latency_pruning import LatencySettings
 
-    return options_of(LatencySettings.model_fields, {"target_speedup": "What to remove: by latency"})
+    targets = ("target_speedup", "target_latency_ms")
+    others = LatencySettings.model_fields.keys() - set(targets)
+    needs = dict.fromkeys(others, " ".join(targets))
+    return options_of(LatencySettings.model_fields, {"target_speedup": "What to remove: by latency"}, needs)
 
 
 def check_options(budget: BudgetOptions, latency: Any, schedule: ScheduleOptions, options: Any) -> None:
     """Raises InvalidRequestError for options that others leave without effect."""
-    nested = {name: getattr(options, name) for name in map(_option_of, SETTINGS[NESTED])}
     if latency.target_speedup or latency.target_latency_ms:
         reason = "is not for a latency, which decides on heads, neurons and layers together: leave one of them out"
         check_unused(
             reason, **vars(budget), l0_lambda=options.l0_lambda, settle_gates=options.settle_gates,
             nested_steps=schedule.nested_steps or None,
         )  # fmt: skip
-    else:
-        check_unused("belongs to --target-speedup or --target-latency-ms: give one, or leave it out", **vars(latency))
-    if not schedule.nested_steps:
-        check_unused("belongs to --nested-steps: give a number of updates, or leave it out", **nested)
-    elif options.nested_heads not in (None, "checkpoints"):
+    if options.nested_heads not in (None, "checkpoints"):
         reason = f"is for gates, and --nested-heads {options.nested_heads} closes none: leave it out"
         names = ("close_steps", "recover_steps", "settle_gates")
         check_unused(reason, **{name: getattr(options, name) for name in names})

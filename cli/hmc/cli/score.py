@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import BackendOptions, check_unused, opt
+from hmc.cli.common.options import Alignment, AttentionHead, BackendOptions, TokenScores, opt
 
 if TYPE_CHECKING:
     from hmc.artifact.errors import InvalidRequestError
@@ -29,16 +29,9 @@ def command(
         float, opt(MODEL, "Weight of a penalty for source tokens that get little attention. 0: none.")
     ] = 0.0,
     repetition_penalty: Annotated[float, opt(MODEL, "Values above 1 make repeated tokens less likely.")] = 1.0,
-    token_scores: Annotated[bool, opt(OUTPUT, "With --json: the score of every token.", "--token-scores")] = False,
-    alignment: Annotated[bool, opt(OUTPUT, "With --json: the attention of every token.", "--alignment")] = False,
-    attention_head: Annotated[
-        list[str] | None,
-        opt(
-            OUTPUT,
-            "With --alignment or --coverage-penalty: take the attention of this head, such as cross.5.3. Repeatable.",
-            metavar="HEAD",
-        ),
-    ] = None,
+    token_scores: TokenScores = False,
+    alignment: Alignment = False,
+    attention_head: AttentionHead = None,
     json_output: Annotated[bool, opt(OUTPUT, "Print one line of JSON for each pair.", "--json")] = False,
 ) -> None:
     """Score given translations. Prints log P / length^penalty for each pair of lines; 0 means certain.
@@ -54,10 +47,6 @@ def command(
     from hmc.engine.requests.options import DecodeOptions
 
     check_stdout()
-    if (token_scores or alignment) and not json_output:
-        raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
-    if not alignment and not coverage_penalty:
-        check_unused("needs --alignment or --coverage-penalty: add one", attention_head=attention_head)
     options = DecodeOptions(
         beam_size=1,
         length_penalty=length_penalty,

@@ -60,6 +60,7 @@ def command(
         opt(
             RAY,
             "With --ray: number of replicas; or two numbers such as 1:3, between which it follows the queued texts.",
+            needs="ray",
             metavar="N|MIN:MAX",
             show_default="1",
         ),
@@ -98,8 +99,6 @@ def command(
         return
     if not settings.bundles:
         raise InvalidRequestError("no bundle to serve: give [NAME=]BUNDLE, or `bundles` in the file")
-    if replicas is not None and not ray:
-        raise InvalidRequestError("--replicas works only with --ray: add --ray, or leave it out")
     if ray and settings.fronts is not None:
         raise InvalidRequestError("--fronts does not work with --ray: give --replicas instead")
     set_up(settings.log_format, texts=settings.log_texts)

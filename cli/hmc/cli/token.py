@@ -39,7 +39,9 @@ def new(
     append: Annotated[
         Path | None, opt(OUTPUT, "Add the line to this tokens file (TOML), a new one or the server's.", metavar="FILE")
     ] = None,
-    json_output: Annotated[bool, opt(OUTPUT, "Print the token and the line as JSON.", "--json")] = False,
+    json_output: Annotated[
+        bool, opt(OUTPUT, "Print the token and the line as JSON.", "--json", without="out append")
+    ] = False,
 ) -> None:
     """Make a random token. Prints the token, only this once, and a line with its hash for the tokens file.
 
@@ -53,14 +55,12 @@ def new(
 
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.storage.files import write_whole
-    from hmc.cli.common.options import check_unused
     from hmc.cli.common.outputs import check_file
     from hmc.serving.server.access.tokens import line_of, new_token, read_tokens
 
     token = new_token()
     line = line_of(name, token, scope, {key: value for key, value in limits.items() if value is not None})
     if json_output:
-        check_unused("writes a file, and --json prints: leave one of them out", out=out, append=append)
         typer.echo(json.dumps({"name": name, "token": token, "line": line}))
         return
     former = ""

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import WHERE, BackendOptions, BulkOptions, check_unused, chosen_server, opt
+from hmc.cli.common.options import (
+    WHERE,
+    Alignment,
+    AttentionHead,
+    BackendOptions,
+    BulkOptions,
+    TokenScores,
+    chosen_server,
+    opt,
+)
 
 if TYPE_CHECKING:
     from hmc.engine.requests.options import Sampling
-    from hmc.serving.requests.options import Segmentation
 
 INPUT = "Input"
 SEARCH = "Search"
@@ -40,7 +48,13 @@ def command(
         ),
     ] = None,
     document: Annotated[
-        bool, opt(INPUT, "The input is running text: it is divided into sentences, and its layout stays.", "--document")
+        bool,
+        opt(
+            INPUT,
+            "The input is running text: it is divided into sentences, and its layout stays.",
+            "--document",
+            without="json_output incremental n_best target_prefix",
+        ),
     ] = False,
     segmentation: Annotated[
         str | None,
@@ -48,12 +62,19 @@ def command(
             INPUT,
             "Where a text on the command line, or of --document, is divided: auto (at lines and sentences, if it "
             "has several), sentence or none.",
+            needs="document texts",
+            without="incremental",
             show_default="auto; with --document sentence",
         ),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        opt(INPUT, "With --document: copy the matches of this regular expression. Repeatable.", metavar="REGEX"),
+        opt(
+            INPUT,
+            "With --document: copy the matches of this regular expression. Repeatable.",
+            metavar="REGEX",
+            needs="document",
+        ),
     ] = None,
     out: Annotated[
         str | None,
@@ -64,10 +85,11 @@ def command(
             "--out",
             "-o",
             metavar="FILE",
+            without="document incremental",
         ),
     ] = None,
     restart: Annotated[
-        bool, opt(OUTPUT, "With --out: begin anew, and drop the lines of a stopped run.", "--restart")
+        bool, opt(OUTPUT, "With --out: begin anew, and drop the lines of a stopped run.", "--restart", needs="out")
     ] = False,
     *,
     bulk: BulkOptions,
@@ -117,7 +139,7 @@ def command(
     ] = 0,
     repetition_penalty: Annotated[float, opt(LIMITS, "Values above 1 make repeated tokens less likely.")] = 1.0,
     sample: Annotated[
-        bool, opt(SAMPLE, "Draw tokens at random, instead of searching with a beam.", "--sample")
+        bool, opt(SAMPLE, "Draw tokens at random, instead of searching with a beam.", "--sample", without="beam")
     ] = False,
     temperature: Annotated[
         float | None,
@@ -125,43 +147,46 @@ def command(
             SAMPLE,
             "With --sample: below 1, likely tokens become likelier; above 1, less likely. 1: the model's "
             "probabilities.",
+            needs="sample",
         ),
     ] = None,
-    top_k: Annotated[int | None, opt(SAMPLE, "With --sample: draw only among this many likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, opt(SAMPLE, "With --sample: draw among the likeliest tokens whose probabilities add up to this.")
+    top_k: Annotated[
+        int | None, opt(SAMPLE, "With --sample: draw only among this many likeliest tokens.", needs="sample")
     ] = None,
-    seed: Annotated[int | None, opt(SAMPLE, "With --sample: the same seed gives the same translations.")] = None,
+    top_p: Annotated[
+        float | None,
+        opt(
+            SAMPLE, "With --sample: draw among the likeliest tokens whose probabilities add up to this.", needs="sample"
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, opt(SAMPLE, "With --sample: the same seed gives the same translations.", needs="sample")
+    ] = None,
     incremental: Annotated[
-        bool, opt(OUTPUT, "Print each part of a translation as soon as it is certain.", "--incremental")
-    ] = False,
-    json_output: Annotated[bool, opt(OUTPUT, "Print one line of JSON for each text.", "--json")] = False,
-    token_scores: Annotated[bool, opt(OUTPUT, "With --json: the score of every token.", "--token-scores")] = False,
-    alignment: Annotated[bool, opt(OUTPUT, "With --json: the attention of every token.", "--alignment")] = False,
-    attention_head: Annotated[
-        list[str] | None,
+        bool,
         opt(
             OUTPUT,
-            "With --alignment or --coverage-penalty: take the attention of this head, such as cross.5.3. Repeatable.",
-            metavar="HEAD",
+            "Print each part of a translation as soon as it is certain.",
+            "--incremental",
+            without="json_output n_best",
         ),
-    ] = None,
+    ] = False,
+    json_output: Annotated[bool, opt(OUTPUT, "Print one line of JSON for each text.", "--json")] = False,
+    token_scores: TokenScores = False,
+    alignment: Alignment = False,
+    attention_head: AttentionHead = None,
 ) -> None:
     """Translate texts. Each line of --source or stdin gives one line of output, as soon as it is ready. Empty lines
     stay empty. A text on the command line may have several sentences and lines: it is divided, and its layout stays."""
-    from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.backends import open_backend
     from hmc.cli.common.records import write_lines, write_pieces, write_texts
     from hmc.cli.common.texts.bulk import one_file, write_bulk
     from hmc.cli.common.texts.files import check_files, opened, write_document, write_file
     from hmc.cli.common.texts.lines import check_stdout, open_lines
     from hmc.engine.requests.options import DecodeOptions
+    from hmc.serving.requests.options import Segmentation
 
     check_stdout()
-    if sample:
-        check_unused("is for searching, and --sample draws tokens: leave one of them out", beam=beam)
-    if not alignment and not coverage_penalty:
-        check_unused("needs --alignment or --coverage-penalty: add one", attention_head=attention_head)
     options = DecodeOptions(
         beam_size=DecodeOptions.beam_size if beam is None else beam,
         length_penalty=length_penalty,
@@ -180,33 +205,13 @@ def command(
         alignment=alignment,
         attention_heads=tuple(attention_head or ()),
     )
-    if (token_scores or alignment) and not json_output:
-        raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
-    if incremental and (json_output or n_best > 1):
-        raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
     selector = where.selector()
     if bulk.engine is not None:
-        if texts or document or segmentation or keep or incremental or restart:
-            raise InvalidRequestError(
-                "--engine translates files: leave out texts, --document, --segmentation, --keep, --incremental and "
-                "--restart"
-            )
         write_bulk(bulk, where, workers, source or [], out, options, target_prefix, json_output)
         return
-    bulk.check_absent()
     lines_of = one_file(source)
     running_text = document or (bool(texts) and not incremental)
-    divide = _segmentation(segmentation, running_text, document)
-    if restart and out is None:
-        raise InvalidRequestError("--restart needs --out FILE: add --out, or leave --restart out")
-    if out is not None and (document or incremental):
-        raise InvalidRequestError("--out writes a line for each line: leave out --document and --incremental")
-    if keep and not document:
-        raise InvalidRequestError("--keep needs running text: add --document")
-    if document and (json_output or incremental or n_best > 1 or target_prefix):
-        raise InvalidRequestError(
-            "--document writes plain text: leave out --json, --incremental, --n-best, --target-prefix"
-        )
+    divide = Segmentation.of(segmentation or ("sentence" if document else "auto"))
     if out is not None:
         target = Path(out)
         read = check_files(texts or [], lines_of, target)
@@ -239,20 +244,8 @@ def _bundle_of(where: BackendOptions) -> dict[str, object]:
     return {"bundle": manifest.version, "level": level}
 
 
-def _segmentation(name: str | None, running_text: bool, document: bool) -> Segmentation:
-    from hmc.artifact.errors import InvalidRequestError
-    from hmc.serving.requests.options import Segmentation
-
-    if name is not None and not running_text:
-        raise InvalidRequestError("--segmentation needs running text: add --document, or give texts as arguments")
-    return Segmentation.of(name or ("sentence" if document else "auto"))
-
-
 def _sampling(sample: bool, **given: float | None) -> Sampling | None:
-    from hmc.artifact.errors import InvalidRequestError
     from hmc.engine.requests.options import Sampling
 
     values = {name: value for name, value in given.items() if value is not None}
-    if values and not sample:
-        raise InvalidRequestError(f"--{next(iter(values)).replace('_', '-')} works only with sampling: add --sample")
     return Sampling(**values) if sample else None  # type: ignore[arg-type]  # each of its own type

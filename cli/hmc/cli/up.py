@@ -65,14 +65,25 @@ def command(
     ] = "",
     prune_steps: Annotated[
         int | None,
-        opt(PRUNING, "Updates for closing heads, and as many for recovery. Default: as `hmc prune`.", min=10),
+        opt(
+            PRUNING,
+            "Updates for closing heads, and as many for recovery. Default: as `hmc prune`.",
+            needs="target_heads",
+            min=10,
+        ),
     ] = None,
     evaluate: EvalText = None,
-    host: Annotated[str | None, opt(SERVER, "Address to listen on. Default: 127.0.0.1.")] = None,
-    port: Annotated[int | None, opt(SERVER, "Port to listen on; 0 takes any free one. Default: 50051.")] = None,
+    host: Annotated[str | None, opt(SERVER, "Address to listen on. Default: 127.0.0.1.", needs="serve")] = None,
+    port: Annotated[
+        int | None, opt(SERVER, "Port to listen on; 0 takes any free one. Default: 50051.", needs="serve")
+    ] = None,
     http_port: Annotated[
         int | None,
-        opt(SERVER, "Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP."),
+        opt(
+            SERVER,
+            "Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP.",
+            needs="serve",
+        ),
     ] = None,
     serve: Annotated[bool, opt(SERVER, "Serve the bundle at the end.", "--serve/--no-serve")] = True,
     as_json: Annotated[bool, opt(OUTPUT, "Print the steps and the address as lines of JSON.", "--json")] = False,
@@ -94,7 +105,7 @@ def command(
     from hmc.artifact.bundle.order import why_default
     from hmc.artifact.stopping import stoppable
     from hmc.cli.common.consoles import note, open_console
-    from hmc.cli.common.options import check_unused, parse_precisions
+    from hmc.cli.common.options import parse_precisions
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.progress import translating
     from hmc.cli.running import serve_models
@@ -103,15 +114,6 @@ def command(
     from hmc.serving.server.configuration import load
     from hmc.serving.server.observing.logs import set_up
 
-    if not target_heads:
-        check_unused("needs --target-heads: add --target-heads, or leave this option out", prune_steps=prune_steps)
-    if not serve:
-        check_unused(
-            "is for the server, and --no-serve starts none: leave one of them out",
-            host=host,
-            port=port,
-            http_port=http_port,
-        )
     out = out or default_folder(model)
     check_run_folder(out)
     addresses = {"host": host, "port": port, "http_port": http_port}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from itertools import chain
 from typing import Annotated
 
 import pytest
@@ -13,7 +16,9 @@ from typer.testing import CliRunner
 from hmc.artifact import HmcError, InvalidArtifactError
 from hmc.artifact.errors import InternalServiceError
 from hmc.artifact.stopping import Stopped
-from hmc.cli.common.commands import guarded
+from hmc.cli.common.commands import _options, guarded
+from hmc.cli.common.options import opt
+from hmc.cli.main import COMMANDS, GROUPS
 
 
 def end(error: BaseException) -> int | str | None:
@@ -55,6 +60,49 @@ def test_codes(error: BaseException, code: int, said: str, capsys: pytest.Captur
     assert said in printed.err
     assert printed.out == ""
     assert "Traceback" not in printed.err
+
+
+def together(
+    a: Annotated[bool, opt("P", "", "--a")] = False,
+    b: Annotated[int | None, opt("P", "", needs="a c")] = None,
+    c: Annotated[float, opt("P", "")] = 0.0,
+    d: Annotated[bool, opt("P", "", "--d/--no-d")] = True,
+    e: Annotated[int | None, opt("P", "", "--else", needs="d", without="a")] = None,
+) -> None:
+    """Options that belong together."""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--b 0", "--b needs --a or --c: give that too, or leave --b out"),
+        ("--b 1 --a", None),
+        ("--b 1 --c 2", None),
+        ("--else 1", None),
+        ("--else 1 --no-d", "--else needs --d: give that too, or leave --else out"),
+        ("--else 0 --a", "--else does not work with --a: leave one of them out"),
+        ("--no-d --a", None),
+    ],
+)
+def test_what_belongs_together(words: str, said: str | None) -> None:
+    app = Typer()
+    app.command()(guarded(together))
+    ran = CliRunner().invoke(app, words.split())
+    assert (ran.exit_code, ran.stderr) == ((0, "") if said is None else (2, f"hmc: {said}\n"))
+
+
+def test_what_belongs_together_is_named_as_parameters() -> None:
+    """A name that no parameter has would be found only when a user gives the option."""
+    for name in chain(*COMMANDS.values()):
+        if name not in GROUPS:
+            check_names(import_module(f"hmc.cli.{name}").command)
+
+
+def check_names(command: Callable[..., None]) -> None:
+    parameters = list(_options(command))
+    declared = [each for parameter in parameters for each in getattr(parameter.annotation, "__metadata__", ())]
+    named = chain(*([*each.needs, *each.without] for each in declared if hasattr(each, "needs")))
+    assert set(named) <= {parameter.name for parameter in parameters}
 
 
 def test_no_message_is_written_to_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> None:

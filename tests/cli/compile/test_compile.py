@@ -68,10 +68,13 @@ def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--max-bleu-drop", "1"], "give --eval SRC REF"),
+        (["--max-bleu-drop", "1"], "--max-bleu-drop needs --eval"),
         (["--max-bleu-drop", "-1", "--eval", "SRC", "REF"], "--max-bleu-drop -1: choose 0 or more"),
-        (["--max-latency-ms", "9", "--target-heads", "12", "--eval", "SRC", "REF"], "without --target-heads"),
-        (["--confidence", "0.9", "--target-heads", "12"], "give --max-bleu-drop too"),
+        (
+            ["--max-latency-ms", "9", "--target-heads", "12", "--eval", "SRC", "REF"],
+            "does not work with --target-heads",
+        ),
+        (["--confidence", "0.9", "--target-heads", "12"], "--confidence needs --max-bleu-drop"),
         (["--max-bleu-drop", "1", "--eval", "SRC", "REF", "--beam", "0"], "--beam 0: choose 1 to"),
         (["--max-bleu-drop", "1", "--eval", "SRC", "missing"], "missing: no such file"),
         (["--precision", "fp64"], f"--precision 'fp64': choose {', '.join(PRECISIONS)}"),
@@ -89,11 +92,11 @@ def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path)
         (["--layout", "WEIGHTS"], "weights: a bundle has a file or folder called weights"),
         (
             ["--max-latency-ms", "9", "--eval", "SRC", "REF", "--layout", "missing"],
-            "without --target-heads and --layout",
+            "--max-latency-ms does not work with --layout",
         ),
         (["--rank-by", "luck", "--target-heads", "12"], "--rank-by luck: choose one of gates, importance, ablation"),
         (["--rank-by", "importance", "--target-heads", "12"], "has no importance to choose heads by"),
-        (["--rank-by", "gates"], "--rank-by chooses which heads stay: give --target-heads or a limit"),
+        (["--rank-by", "gates"], "--rank-by needs --target-heads or"),
         (["--target-heads", ","], "--target-heads ',' holds no number; write some, e.g. 144,72,36"),
         (["--target-heads", "24,12,25"], "--target-heads 25: this checkpoint has 24 open heads"),
         (["--target-heads", "24,-1"], "--target-heads -1: this checkpoint has 24 open heads; choose 1 to 24"),
@@ -118,7 +121,7 @@ def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path)
         (["--shortlist", "SRC", "missing", "--precision", "int8"], "missing: no such file"),
         (["--shortlist", "SRC", "SHORT", "--precision", "int8"], "line n of one must translate line n of the other"),
         (["--shortlist", "SRC", "REF", "--shortlist-best", "0", "--precision", "int8"], "best 0: choose 1 or more"),
-        (["--shortlist-frequent", "5"], "need --shortlist SRC TGT"),
+        (["--shortlist-frequent", "5"], "--shortlist-frequent needs --shortlist"),
         (["--max-bleu-drop", "1", "--eval", "SRC", "REF", "--shortlist", "SRC", "REF"], "is for int8 and int4"),
         (["--precision", "int8", "--eval", "SRC", "REF", "--shortlist", "SRC", "REF"], "learn from other text"),
     ],
@@ -222,8 +225,8 @@ def test_a_bundle_that_cannot_be_scored_stays_as_it_was(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--beam", "3"], "--beam and --test-set need --eval"),
-        (["--test-set", "x"], "--beam and --test-set need --eval"),
+        (["--beam", "3"], "--beam needs --eval"),
+        (["--test-set", "x"], "--test-set needs --eval"),
         (["--beam", "0", "--eval", "SRC", "REF"], "--beam 0: choose 1 to 16"),
     ],
 )

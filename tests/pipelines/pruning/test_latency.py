@@ -115,7 +115,7 @@ def test_pruning_for_another_device_counts_what_programs_do(tmp_path: Path) -> N
         (("--target-speedup", "0.5x"), "--target-speedup: give numbers above 1"),
         (("--target-speedup", "fast"), "'fast' is not a positive number; write 2x"),
         (("--target-latency-ms", "-3"), "'-3' is not a positive number; write 2ms"),
-        (("--target-heads", "50%", "--latency-table", "t.json"), "--latency-table belongs to"),
+        (("--target-heads", "50%", "--latency-table", "t.json"), "--latency-table needs"),
         (("--target-speedup", "2x", "--serve-precision", "int9"), "--serve-precision int9: choose"),
         (("--target-speedup", "2x", "--serve-precision", "fp16"), "fp16 runs on CUDA"),
         (("--target-speedup", "2x", "--serve", "tpu"), "--serve tpu: choose 'here', 'cpu' or 'cuda'"),

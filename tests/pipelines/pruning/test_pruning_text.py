@@ -132,7 +132,7 @@ def test_parallel_text_is_added(models: Models, english: Path, tmp_path: Path) -
         (("--source", "absent.en"), "absent.en: no such file"),
         (("--source", "ENGLISH", "--target-heads", "100%"), "give budgets below the 144 open heads"),
         (("--source", "ENGLISH", "--data", "x.en x.de"), "x.en: no such file"),
-        (("--source", "ENGLISH", "--nested-heads", "importance"), "--nested-heads belongs to --nested-steps"),
+        (("--source", "ENGLISH", "--nested-heads", "importance"), "--nested-heads needs --nested-steps"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_translated(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Checkpoint, Data, Device, Forced, Out, Save, Sentences
-from hmc.cli.common.options import check_unused, opt
+from hmc.cli.common.options import opt
 
 
 def _score_command(name: str, description: str) -> Callable[..., None]:
@@ -78,6 +78,7 @@ def roles(
             MEASURE,
             "With --frequencies: leave out sentences whose rarest token is among the N most frequent ones.",
             metavar="N",
+            needs="frequencies",
             show_default="500",
         ),
     ] = None,
@@ -94,9 +95,6 @@ def roles(
     from hmc.training.analysis.roles import roles
     from hmc.training.analysis.roles.conllu import read_trees
     from hmc.training.analysis.roles.rare_words import FREQUENT, token_counts
-
-    if not frequencies:
-        check_unused("needs --frequencies: add --frequencies, or leave this option out", frequent=frequent)
 
     def analyse(progress: Progress) -> Result[Any]:
         treebank = roles.Trees.of(str(trees), read_trees(trees)) if trees else None

@@ -86,7 +86,8 @@ def command(
         ),
     ] = "",
     checkpoint: Annotated[
-        Path | None, opt(PEERS, "With --peers: the checkpoint that the bundle was compiled from.", metavar="DIR")
+        Path | None,
+        opt(PEERS, "With --peers: the checkpoint that the bundle was compiled from.", metavar="DIR", needs="peers"),
     ] = None,
     load: Annotated[
         float | None,
@@ -98,7 +99,7 @@ def command(
         ),
     ] = None,
     load_seconds: Annotated[
-        float | None, opt(LOAD, "With --load: time of each rate, in seconds.", show_default="10.0")
+        float | None, opt(LOAD, "With --load: time of each rate, in seconds.", needs="load", show_default="10.0")
     ] = None,
     out: Annotated[
         Path | None,
@@ -139,13 +140,9 @@ def command(
     from hmc.benchmark.report.tables import tables
     from hmc.benchmark.settings import BenchmarkSettings
     from hmc.cli.common.consoles import note, open_console
-    from hmc.cli.common.options import check_unused, listed, numbers
+    from hmc.cli.common.options import listed, numbers
     from hmc.cli.common.progress import steps
 
-    if load is None:
-        check_unused("needs --load: add --load, or leave this option out", load_seconds=load_seconds)
-    if not listed(peers):
-        check_unused("needs --peers: add --peers, or leave this option out", checkpoint=checkpoint)
     if source is None:
         source, reference = _named_set(bundle, test_set, reference)
     settings = BenchmarkSettings(

@@ -27,6 +27,7 @@ from hmc.artifact.errors import (
     ConfigurationError,
     HmcError,
     InternalServiceError,
+    InvalidRequestError,
     RetryableError,
     plain_problem,
     renamed,
@@ -154,11 +155,13 @@ def guarded(command: Callable[..., R], *, bare: bool = False) -> Callable[..., R
 
     @functools.wraps(command)
     def run(*, quiet: bool = False, verbose: bool = False, **given: Any) -> R:
-        options = {each.name: option for each in _options(command) if (option := _option_of(each))}
+        parameters = list(_options(command))
+        options = {each.name: option for each in parameters if (option := _option_of(each))}
         options |= {field: options[name] for field, name in OF_FIELDS.items() if name in options}
         result: list[R] = []
         with reported(options, given):
             say(quiet=quiet, verbose=verbose)
+            check_together(parameters, given)
             result.append(_called(command, given))
         return result[0]
 
@@ -170,6 +173,27 @@ def guarded(command: Callable[..., R], *, bare: bool = False) -> Callable[..., R
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     run.__signature__ = inspect.Signature([] if bare else [*_options(command), *ours])  # type: ignore[attr-defined]  # what typer reads
     return run
+
+
+def check_together(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]) -> None:
+    """Raises InvalidRequestError for an option that is given without one that it needs, or with one that it excludes.
+
+    values: by the names of the parameters. What has its default, or is turned off, is not given.
+    """
+    values = {name: value for name, value in values.items() if value is not False}
+    given = [each for each in parameters if values.get(each.name) not in (each.default, None, [])]
+    names = {each.name: _option_of(each) or each.name for each in parameters}
+    present = {each.name for each in given}
+    for each in given:
+        option = names[each.name]
+        for declared in getattr(each.annotation, "__metadata__", ()):
+            needs = getattr(declared, "needs", [])
+            if needs and not any(other in present or values.get(other) for other in needs):
+                others = " or ".join(names[other] for other in needs)
+                raise InvalidRequestError(f"{option} needs {others}: give that too, or leave {option} out")
+            for other in getattr(declared, "without", ()):
+                if other in present:
+                    raise InvalidRequestError(f"{option} does not work with {names[other]}: leave one of them out")
 
 
 def _said(error: OSError, out: Any) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
@@ -34,11 +34,17 @@ class BulkOptions:
             "Translate a corpus of any size into the folder --out: `local` in this process, `ray` as tasks of Ray. "
             "Both write the same files, and the same command goes on with a run that was stopped.",
             metavar="local|ray",
+            without="texts document segmentation keep incremental restart",
         ),
     ] = None
     field: Annotated[
         str | None,
-        opt(ENGINE, "The field of JSONL, or the column of Parquet (.parquet), that holds the text.", metavar="NAME"),
+        opt(
+            ENGINE,
+            "The field of JSONL, or the column of Parquet (.parquet), that holds the text.",
+            metavar="NAME",
+            needs="engine",
+        ),
     ] = None
     output: Annotated[
         str | None,
@@ -48,17 +54,13 @@ class BulkOptions:
             "of each line.",
             "--format",
             metavar="text|jsonl|parquet",
+            needs="engine",
             show_default="text",
         ),
     ] = None
     shard_lines: Annotated[
-        int | None, opt(ENGINE, "Lines in each file of translations.", metavar="N", show_default="2000")
+        int | None, opt(ENGINE, "Lines in each file of translations.", metavar="N", needs="engine", show_default="2000")
     ] = None
-
-    def check_absent(self) -> None:
-        """Raises InvalidRequestError if one is given without --engine."""
-        wanted = {"field": self.field, "format": self.output, "shard_lines": self.shard_lines}
-        check_unused("needs --engine: add --engine local, or leave the option out", **wanted)
 
 
 N = TypeVar("N", bound=float)
@@ -67,17 +69,29 @@ LEVEL = "Level"
 """Panels of `--help`."""
 
 
-def opt(panel: str, text: str, *names: str, metavar: str | None = None, **more: Any) -> Any:
-    """An option in a panel of `--help`. text: what the help says. names: of the option, if they do not follow from the
-    parameter. more: as `typer.Option` takes it."""
-    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **more)
+def opt(
+    panel: str, text: str, *names: str, metavar: str | None = None, needs: str = "", without: str = "", **more: Any
+) -> Any:
+    """An option in a panel of `--help`.
+
+    text: what the help says. names: of the option, if they do not follow from the parameter. needs: parameters, of
+    which one must be given too; without: parameters that must not be given too (`check_together` looks at both). more:
+    as `typer.Option` takes it.
+    """
+    option: Any = typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **more)
+    option.needs = needs.split()
+    option.without = without.split()
+    return option
 
 
-def options_of(fields: Mapping[str, FieldInfo], panels: Mapping[str, str]) -> type:
+def options_of(
+    fields: Mapping[str, FieldInfo], panels: Mapping[str, str], needs: Mapping[str, str] = MappingProxyType({})
+) -> type:
     """A dataclass with an option for each setting, with its meaning as help. The value of an option that is not given
     is None: the default of the settings counts then.
 
-    fields: option → the setting. panels: option → the panel of `--help` that begins with it.
+    fields: option → the setting. panels: option → the panel of `--help` that begins with it. needs: option → `needs` of
+    `opt`.
     """
     panel = ""
     options = []
@@ -93,7 +107,7 @@ def options_of(fields: Mapping[str, FieldInfo], panels: Mapping[str, str]) -> ty
         for other in fields:
             meaning = meaning.replace(f"`{other}`", dashed(other))
         shown = kind is not bool and field.default not in (None, ()) and str(field.default)
-        option = opt(panel, meaning, *names, metavar=metavar, show_default=shown)
+        option = opt(panel, meaning, *names, metavar=metavar, needs=needs.get(name, ""), show_default=shown)
         options.append((name, Annotated[kind | None, option], None))
     return make_dataclass("Options", options, frozen=True)
 
@@ -127,6 +141,22 @@ EvalText = Annotated[
         "Test set, source and reference file. Every level is scored on it, and the bundle records the scores.",
         "--eval",
         metavar="SRC REF",
+    ),
+]
+RESULT = "Output"
+TokenScores = Annotated[
+    bool, opt(RESULT, "With --json: the score of every token.", "--token-scores", needs="json_output")
+]
+Alignment = Annotated[
+    bool, opt(RESULT, "With --json: the attention of every token.", "--alignment", needs="json_output")
+]
+AttentionHead = Annotated[
+    list[str] | None,
+    opt(
+        RESULT,
+        "With --alignment or --coverage-penalty: take the attention of this head, such as cross.5.3. Repeatable.",
+        metavar="HEAD",
+        needs="alignment coverage_penalty",
     ),
 ]
 TOKEN_VARIABLE = "HMC_TOKEN"

@@ -61,11 +61,18 @@ def command(
             "importance, ablation, relevance or confidence (written by `hmc analyze … --save`). Default: gates if the "
             "checkpoint has them, else importance.",
             metavar="NAME",
+            needs="target_heads max_bleu_drop max_latency_ms",
         ),
     ] = None,
     max_bleu_drop: Annotated[
         float | None,
-        opt(SEARCH, "Find the fewest heads that lose at most this much BLEU on --eval, as measured.", metavar="BLEU"),
+        opt(
+            SEARCH,
+            "Find the fewest heads that lose at most this much BLEU on --eval, as measured.",
+            metavar="BLEU",
+            needs="evaluate",
+            without="target_heads layout",
+        ),
     ] = None,
     max_latency_ms: Annotated[
         float | None,
@@ -74,6 +81,8 @@ def command(
             "Find the most heads with which one sentence takes at most this long. With --max-bleu-drop: the "
             "fewest heads that keep both limits.",
             metavar="MS",
+            needs="evaluate",
+            without="target_heads layout",
         ),
     ] = None,
     confidence: Annotated[
@@ -83,6 +92,7 @@ def command(
             "How surely the level must keep --max-bleu-drop, such as 0.95: the whole interval of its loss must be "
             "within the drop. Default 0: the measured loss decides.",
             metavar="SHARE",
+            needs="max_bleu_drop",
         ),
     ] = None,
     precision: Annotated[
@@ -117,6 +127,7 @@ def command(
             SHORTLISTS,
             "Number of the most frequent target tokens, which every shortlist holds. Default 100.",
             metavar="N",
+            needs="shortlist",
         ),
     ] = None,
     shortlist_best: Annotated[
@@ -125,16 +136,18 @@ def command(
             SHORTLISTS,
             "Number of likely translations of each source token that the shortlist holds. Default 20.",
             metavar="N",
+            needs="shortlist",
         ),
     ] = None,
     evaluate: EvalText = None,
-    beam: Annotated[int | None, opt(SCORING, "Beam size for --eval. Default 4.")] = None,
+    beam: Annotated[int | None, opt(SCORING, "Beam size for --eval. Default 4.", needs="evaluate")] = None,
     test_set: Annotated[
         str | None,
         opt(
             SCORING,
             "Name of the test set in the bundle. Default: the name of the source file without its suffixes.",
             metavar="NAME",
+            needs="evaluate",
         ),
     ] = None,
     as_json: Annotated[
@@ -160,11 +173,13 @@ def command(
     from hmc.cli.common.outputs import say_replaced
     from hmc.cli.compile.arguments import parse_limits, parse_requests, read_shortlist
     from hmc.compiler.bundle.requests import read_calibration
+    from hmc.engine.requests.options import MAX_BEAM
 
     limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
     precisions = parse_precisions(precision)
     requests = parse_requests(checkpoints, target_heads, layout or [], rank_by, searching=limits is not None)
-    _check_scoring(evaluate, beam, test_set, searching=limits is not None)
+    if beam is not None and not 1 <= beam <= MAX_BEAM:
+        raise InvalidRequestError(f"--beam {beam}: choose 1 to {MAX_BEAM}")
     able = [name for name, traits in PRECISIONS.items() if traits.shortlists]
     if shortlist and not set(able).intersection(precisions):
         raise InvalidRequestError(f"--shortlist is for {' and '.join(able)}: add {' or '.join(able)} to --precision")
@@ -192,19 +207,6 @@ def command(
         typer.echo(json.dumps(manifest.model_dump(mode="json") | searched, indent=1))
     else:
         _show_levels(manifest, out)
-
-
-def _check_scoring(evaluate: object, beam: int | None, test_set: str | None, *, searching: bool) -> None:
-    """Raises InvalidRequestError for scoring options that lack --eval, or that are out of range."""
-    from hmc.artifact.errors import InvalidRequestError
-    from hmc.engine.requests.options import MAX_BEAM
-
-    if searching and not evaluate:
-        raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
-    if not evaluate and (beam is not None or test_set is not None):
-        raise InvalidRequestError("--beam and --test-set need --eval: give --eval SRC REF, or leave both out")
-    if beam is not None and not 1 <= beam <= MAX_BEAM:
-        raise InvalidRequestError(f"--beam {beam}: choose 1 to {MAX_BEAM}")
 
 
 def _compile(plan: CompilePlan, console: Console) -> Manifest:
