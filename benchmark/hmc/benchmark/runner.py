@@ -95,8 +95,8 @@ def run_benchmark(
     with ExitStack() as stack:
         translators = _opened(settings, test_set, manifest, chosen, stack, progress)
         peers = _peers(settings, test_set, stack, progress)
-        found = _measure(settings, test_set, conditions, translators, peers, progress)
-    if warning := cut_sources(found.outputs.values(), test_set):
+        measured = _measure(settings, test_set, conditions, translators, peers, progress)
+    if warning := cut_sources(measured.outputs.values(), test_set):
         say(warning)
     recorded = _recorded(chosen.levels, conditions)
     report = Report(
@@ -105,11 +105,11 @@ def run_benchmark(
         conditions=conditions,
         machine=machine,
         levels=tuple(
-            _level_report(level, chosen.devices[level.name], found, memory, recorded) for level in chosen.levels
+            _level_report(level, chosen.devices[level.name], measured, memory, recorded) for level in chosen.levels
         ),
-        peers=tuple(_peer_report(peer, found, conditions) for peer in peers),
+        peers=tuple(_peer_report(peer, measured, conditions) for peer in peers),
         load=_load(settings, conditions, test_set, chosen, progress),
-        sentences=_sentences(test_set, found.outputs.get(conditions.latency_reference)),
+        sentences=_sentences(test_set, measured.outputs.get(conditions.latency_reference)),
         heads=manifest.architecture.heads,
         began=began,
         commit=this_commit(),
@@ -122,12 +122,12 @@ def run_benchmark(
 def _recorded(levels: Sequence[Level], conditions: Conditions) -> dict[str, Quality]:
     """The recorded scores of the levels, if all have some that `record` would not replace by those of a report."""
     measured = conditions.sentences if conditions.quality_reference is not None else 0
-    found = {
+    recorded = {
         level.name: level.quality
         for level in levels
         if level.quality and level.quality.beam == conditions.headline.beam and level.quality.sentences > measured
     }
-    return found if len(found) == len(levels) else {}
+    return recorded if len(recorded) == len(levels) else {}
 
 
 def check_recordable(settings: BenchmarkSettings) -> None:
@@ -200,8 +200,8 @@ def _conditions(
     reference = reference_level(manifest)
     if reference not in names:
         reference = names[0]
-    there = min(settings.latency_limit, len(test_set.texts))
-    timed = tuple(there // batch * batch for batch in settings.sizes)
+    most = min(settings.latency_limit, len(test_set.texts))
+    timed = tuple(most // batch * batch for batch in settings.sizes)
     return Conditions(
         test_set=test_set.name,
         sentences=len(test_set.sources),
@@ -329,12 +329,12 @@ def _measure(
         progress(f"{name}: first token")
         alone = translator.at(headline) if isinstance(translator, TunedLevel) else translator
         firsts[name] = measure_first_token(alone, timed, headline.beam)
-    found = _Measured(latency, firsts)
+    measured = _Measured(latency, firsts)
     for name, translator in translators.items():
         if isinstance(translator, TunedLevel):
-            found.settings[name] = {str(size): setting for size, setting in translator.best.items()}
+            measured.settings[name] = {str(size): setting for size, setting in translator.best.items()}
     if test_set.references is None and not peers:
-        return found
+        return measured
     for beam in settings.beams if test_set.references is not None else (headline.beam,):
         outputs = {}
         for name, system in systems.items():
@@ -343,14 +343,14 @@ def _measure(
         if test_set.references is not None:
             for name in systems:
                 scored = score(outputs[name], outputs[conditions.latency_reference], test_set, beam)
-                found.quality.setdefault(name, []).append(scored)
+                measured.quality.setdefault(name, []).append(scored)
         if beam == headline.beam:
-            found.outputs = outputs
+            measured.outputs = outputs
     if test_set.references is not None:
-        for name, output in found.outputs.items():
+        for name, output in measured.outputs.items():
             progress(f"{name}: TER")
-            found.ter[name] = ter(output, test_set.references)
-    return found
+            measured.ter[name] = ter(output, test_set.references)
+    return measured
 
 
 def _load(
@@ -387,7 +387,7 @@ def _sentences(test_set: TestSet, output: Output | None) -> tuple[Sentence, ...]
 def _level_report(
     level: Level,
     device: str,
-    found: _Measured,
+    measured: _Measured,
     memory: Mapping[str, MemoryResult],
     recorded: Mapping[str, Quality],
 ) -> LevelReport:
@@ -398,29 +398,29 @@ def _level_report(
         parameters=level.parameters,
         bytes=level.bytes,
         device=device,
-        quality=tuple(found.quality.get(level.name, ())),
-        latency=found.latency_of(level.name),
+        quality=tuple(measured.quality.get(level.name, ())),
+        latency=measured.latency_of(level.name),
         memory=memory.get(level.name),
-        ter=found.ter.get(level.name),
-        first_token=found.first_tokens.get(level.name),
+        ter=measured.ter.get(level.name),
+        first_token=measured.first_tokens.get(level.name),
         head_layout=level.head_layout,
-        translations=found.translations(level.name),
-        settings=found.settings.get(level.name, {}),
+        translations=measured.translations(level.name),
+        settings=measured.settings.get(level.name, {}),
         recorded=recorded.get(level.name),
     )
 
 
-def _peer_report(peer: Peer, found: _Measured, conditions: Conditions) -> PeerReport:
-    own = found.translations(peer.name)
-    others = found.translations(conditions.latency_reference)
+def _peer_report(peer: Peer, measured: _Measured, conditions: Conditions) -> PeerReport:
+    own = measured.translations(peer.name)
+    others = measured.translations(conditions.latency_reference)
     alike = [a == b for a, b in zip(own, others, strict=True) if a.strip() or b.strip()] or [True]
     return PeerReport(
         name=peer.name,
         version=peer.version,
         settings={str(size): setting for size, setting in peer.best.items()},
-        quality=tuple(found.quality.get(peer.name, ())),
-        latency=found.latency_of(peer.name),
-        ter=found.ter.get(peer.name),
+        quality=tuple(measured.quality.get(peer.name, ())),
+        latency=measured.latency_of(peer.name),
+        ter=measured.ter.get(peer.name),
         same=sum(alike) / len(alike),
         translations=own,
     )

@@ -16,13 +16,13 @@ PAIRS = TestSet("tiny", tuple(SENTENCES), tuple(reversed(SENTENCES)))
 
 
 def test_a_workload_is_single_sentences_and_no_blanks() -> None:
-    workload = Workload.of([" ", "A man.", "", *["A dog."] * TIMED_SENTENCES], 2, decides=True)
+    workload = Workload.from_sources([" ", "A man.", "", *["A dog."] * TIMED_SENTENCES], 2, decides=True)
     assert workload.sentences == ("A man.", *["A dog."] * (TIMED_SENTENCES - 1))
-    assert workload.rounds == ROUNDS > Workload.of(["A man."], 2, decides=False).rounds
+    assert workload.rounds == ROUNDS > Workload.from_sources(["A man."], 2, decides=False).rounds
     assert f"{TIMED_SENTENCES} requests, one sentence each, beam 2" in str(workload)
     assert f"{ROUNDS} rounds or more in turns" in str(workload)
     with pytest.raises(InvalidRequestError, match="beam 0: choose 1 to"):
-        Workload.of(["A man."], 0, decides=True)
+        Workload.from_sources(["A man."], 0, decides=True)
 
 
 @pytest.fixture(scope="module")

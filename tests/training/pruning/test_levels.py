@@ -79,8 +79,8 @@ def test_levels_shrink_over_the_first_part() -> None:
         [24, 24, 24], [24, 18, 14], [24, 12, 5], [24, 12, 5],
     ]  # fmt: skip
     assert levels([24, 12, 5]).budgets_at(1) == [24, 12, 5]
-    assert shrinking.of(5).total == 5
-    assert shrinking.of(12).contains(shrinking.of(5))
+    assert shrinking.layout_of(5).total == 5
+    assert shrinking.layout_of(12).contains(shrinking.layout_of(5))
 
 
 def test_rankings() -> None:

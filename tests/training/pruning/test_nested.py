@@ -64,7 +64,7 @@ def updates_of(run: NestedRun) -> list[set[Head]]:
 def test_an_update_trains_the_heads_of_its_budget_alone(folder: Path, tmp_path: Path) -> None:
     run = nested(folder, tmp_path / "n")
     drawn = [run.levels.trained(step) for step in range(1, STEPS + 1)]
-    expected = [set(run.levels.of(heads).heads()) for [heads] in drawn]
+    expected = [set(run.levels.layout_of(heads).heads()) for [heads] in drawn]
     assert {len(heads) for heads in expected} == {24, 12, 5}, "every budget is drawn: else choose more steps"
     assert updates_of(run) == expected
 

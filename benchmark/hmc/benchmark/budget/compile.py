@@ -82,6 +82,6 @@ def compile_and_score(
         if plan.test_set is None:
             return manifest
         with phase(sum(runs_here(level.precision) for level in manifest.levels)) as progress:
-            found = measure_quality(builder.folder, plan.test_set, beam=plan.beam, progress=progress, warn=warn)
-        record_quality(builder.folder, found)
+            scores = measure_quality(builder.folder, plan.test_set, beam=plan.beam, progress=progress, warn=warn)
+        record_quality(builder.folder, scores)
         return read_manifest(builder.folder)

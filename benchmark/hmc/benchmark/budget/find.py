@@ -57,7 +57,7 @@ class Workload:
             raise InvalidRequestError(f"beam {self.beam}: choose 1 to {MAX_BEAM}")
 
     @classmethod
-    def of(cls, sources: Sequence[str], beam: int, *, decides: bool) -> Workload:
+    def from_sources(cls, sources: Sequence[str], beam: int, *, decides: bool) -> Workload:
         """The first sentences that are not blank. decides: the latency is a limit, so it is measured more often."""
         timed = tuple(source for source in sources if source.strip())[:TIMED_SENTENCES]
         return cls(timed, beam, ROUNDS if decides else 1)
@@ -112,8 +112,8 @@ class LevelMeter:
                 described, first = self._first
                 opened = Translator(self.bundle, first.name, manifest=described, cache="none")
                 timed = {first.name: stack.enter_context(opened), level.name: translator}
-            for each in timed.values():
-                each.warm_up()
+            for measured in timed.values():
+                measured.warm_up()
             if self.reference is None:
                 self.reference = output
                 self._first = (manifest, level)
@@ -220,7 +220,7 @@ class BudgetSearch:
     def workload(self) -> Workload:
         """The requests that are timed."""
         decides = self.limits.max_latency_ms is not None
-        return Workload.of(self._test_set.sources, self.plan.beam, decides=decides)
+        return Workload.from_sources(self._test_set.sources, self.plan.beam, decides=decides)
 
     def run(self, progress: Progress = silent) -> Manifest:
         """Writes a bundle with the level of all heads and the level found, for every precision.
@@ -302,13 +302,13 @@ class BudgetSearch:
     def _finish(self, builder: BundleBuilder, whole: Sequence[Level]) -> Manifest:
         """Leaves the levels of all heads and the levels found in the bundle, with their quality."""
         successful = [done for done in self.searches.values() if refusal(done) is None]
-        found = [builder.levels[done.found.level] for done in successful if done.found]
-        kept = {level.name: level for level in (*whole, *found)}
+        levels = [builder.levels[done.found.level] for done in successful if done.found]
+        kept = {level.name: level for level in (*whole, *levels)}
         for candidate in chain.from_iterable(done.tried for done in self.searches.values()):
             if candidate.level in kept:
                 kept[candidate.level].quality = candidate.quality
         record = {form: to_dict(done, latency=False) for form, done in self.searches.items()}
-        return builder.finish(list(kept.values()), found[0].name, head_search=record)
+        return builder.finish(list(kept.values()), levels[0].name, head_search=record)
 
     @property
     def timed(self) -> str:

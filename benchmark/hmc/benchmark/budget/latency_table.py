@@ -66,10 +66,10 @@ def fit_table(
     for candidate in STEPS:
         if candidate > architecture.ffn_dim:
             break
-        found, error = _fit(fitted, candidate)
+        fit, error = _fit(fitted, candidate)
         if error < best * (1 - GAIN):
             best = error
-            costs = found
+            costs = fit
             step = candidate
     fixed, *rest = (float(cost) for cost in costs)
     layers = dict(zip(STACKS, rest, strict=False))
@@ -94,14 +94,14 @@ def fit_table(
 
 def features(sizes: Sizes, step: int) -> Floats:
     """How often a model has each cost `[PARTS]`: fixed, layers by stack, heads by kind, neurons by stack."""
-    found: list[float] = [1.0, *(len(sizes.layers(stack)) for stack in STACKS)]
+    row: list[float] = [1.0, *(len(sizes.layers(stack)) for stack in STACKS)]
     for kind in KINDS:
         numbers = [sizes.heads[kind][layer] for layer in sizes.layers(stack_of(kind))]
-        found += [sum(n > 0 for n in numbers), sum(numbers)]
+        row += [sum(n > 0 for n in numbers), sum(numbers)]
     for stack in STACKS:
         numbers = [sizes.neurons[stack][layer] for layer in sizes.layers(stack)]
-        found += [sum(n > 0 for n in numbers), sum(rounded_up(n, step) for n in numbers)]
-    return np.array(found)
+        row += [sum(n > 0 for n in numbers), sum(rounded_up(n, step) for n in numbers)]
+    return np.array(row)
 
 
 def _fit(observations: Sequence[Observation], step: int) -> tuple[Floats, float]:
@@ -208,9 +208,9 @@ def measure_table(
     sizes = {WHOLE: whole}
     sizes |= {f"m{number}": random_sizes(whole, rng) for number in range(1, models + held_out)}
     with TimedModels(checkpoint, loaded, sentences, serving, progress) as timed:
-        for name, found in sizes.items():
+        for name, own in sizes.items():
             if name != WHOLE:
-                timed.add(name, cut(loaded, found))
+                timed.add(name, cut(loaded, own))
         times = timed.time(list(sizes))
         setting = timed.setting
     names = list(sizes)
@@ -237,7 +237,7 @@ class TimedModels:
         self._serving = serving
         self._progress = progress
         self._sentences = [s for s in sentences if s.strip()]
-        self._request = _Request.of(checkpoint, self._sentences, serving)
+        self._request = _Request.from_checkpoint(checkpoint, self._sentences, serving)
         self.setting = ServingSetting(
             precision=serving.precision,
             batch=serving.batch,
@@ -282,7 +282,7 @@ def time_levels(
     progress: Progress = silent,
 ) -> dict[str, float]:
     """Milliseconds of one request for every level of a bundle, timed in turn or counted, as models of a table are."""
-    request = _Request.of(checkpoint, [s for s in sentences if s.strip()], serving)
+    request = _Request.from_checkpoint(checkpoint, [s for s in sentences if s.strip()], serving)
     return _time(bundle, manifest, request, serving, progress)
 
 
@@ -297,7 +297,7 @@ class _Request:
     """Length of every translation."""
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, sentences: Sequence[str], serving: Serving) -> _Request:
+    def from_checkpoint(cls, checkpoint: Checkpoint, sentences: Sequence[str], serving: Serving) -> _Request:
         if len(sentences) < serving.batch:
             raise InvalidRequestError(
                 f"batch {serving.batch}: only {len(sentences)} sentences can be timed; give more text"

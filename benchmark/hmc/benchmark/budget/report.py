@@ -115,8 +115,8 @@ def refusal(search: Search) -> str | None:
     With a BLEU drop alone, the reference level is not accepted as a result, because it would save nothing.
     """
     limits = search.limits
-    found = search.found
-    if found is not None and not (found.is_reference and limits.max_latency_ms is None):
+    candidate = search.found
+    if candidate is not None and not (candidate.is_reference and limits.max_latency_ms is None):
         return None
     if search.not_known:
         return _not_known(search)
@@ -145,9 +145,9 @@ def percent(share: float) -> str:
 
 def _not_known(search: Search) -> str:
     """Which levels may or may not keep the latency, and what to do."""
-    each = ", ".join(f"{c.level} ({_time(c)} ms)" for c in search.not_known)
+    unknown = ", ".join(f"{c.level} ({_time(c)} ms)" for c in search.not_known)
     return (
-        f"latency: not known whether {each} {'keep' if len(search.not_known) > 1 else 'keeps'} "
+        f"latency: not known whether {unknown} {'keep' if len(search.not_known) > 1 else 'keeps'} "
         f"{search.limits.max_latency_ms:g} ms, because the rounds disagree. Compile again while the machine does "
         "nothing else, or allow more"
     )

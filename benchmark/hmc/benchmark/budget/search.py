@@ -151,11 +151,11 @@ def search(heads: int, evaluate: Callable[[int], Candidate], limits: Limits, lea
 
     if limits.max_bleu_drop is not None:
         fewest_heads(heads, lambda number: tried(number).keeps_drop(limits), least)
-        found = min((c for c in seen.values() if c.keeps(limits)), key=lambda c: c.heads, default=None)
+        smallest = min((c for c in seen.values() if c.keeps(limits)), key=lambda c: c.heads, default=None)
     else:
         most_heads(heads, lambda number: tried(number).keeps_latency(limits), least)
-        found = max((c for c in seen.values() if c.keeps(limits)), key=lambda c: c.heads, default=None)
-    return Search(limits, tuple(sorted(seen.values(), key=lambda c: -c.heads)), found)
+        smallest = max((c for c in seen.values() if c.keeps(limits)), key=lambda c: c.heads, default=None)
+    return Search(limits, tuple(sorted(seen.values(), key=lambda c: -c.heads)), smallest)
 
 
 def fewest_heads(heads: int, keeps: Callable[[int], bool], least: int = 1) -> int | None:
@@ -177,10 +177,10 @@ def fewest_heads(heads: int, keeps: Callable[[int], bool], least: int = 1) -> in
 
     if not holds(heads):
         return None
-    found = bisect(heads)
-    below = [found - distance for distance in sorted({*NEAR, max(1, heads // STRIDES)})]
+    fewest = bisect(heads)
+    below = [fewest - distance for distance in sorted({*NEAR, max(1, heads // STRIDES)})]
     better = [number for number in below if number >= least and holds(number)]
-    return bisect(min(better)) if better else found
+    return bisect(min(better)) if better else fewest
 
 
 def most_heads(heads: int, fits: Callable[[int], bool], least: int = 1) -> int | None:

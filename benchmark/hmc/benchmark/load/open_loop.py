@@ -49,7 +49,7 @@ def read_trace(path: Path) -> list[float]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{path}: cannot be read: {error}") from error
-    found: list[float] = []
+    times: list[float] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -57,14 +57,14 @@ def read_trace(path: Path) -> list[float]:
             at = float(line)
         except ValueError as error:
             raise InvalidRequestError(f"{path}: line {number} is {line!r}; write one time in seconds a line") from error
-        if not np.isfinite(at) or (found and at < found[-1]):
+        if not np.isfinite(at) or (times and at < times[-1]):
             raise InvalidRequestError(f"{path}: line {number}: times must be finite and must not fall")
-        found.append(at)
-    if len(found) < 2:
-        raise InvalidRequestError(f"{path}: has {len(found)} times; a trace needs 2 or more")
-    if found[-1] == found[0]:
+        times.append(at)
+    if len(times) < 2:
+        raise InvalidRequestError(f"{path}: has {len(times)} times; a trace needs 2 or more")
+    if times[-1] == times[0]:
         raise InvalidRequestError(f"{path}: all calls are due at the same time, so there is no rate; spread them")
-    return [at - found[0] for at in found]
+    return [at - times[0] for at in times]
 
 
 TOLERANCE = 1.1
@@ -79,12 +79,12 @@ Measure = Callable[[float], Awaitable[LoadPoint]]
 
 async def sweep(measure: Measure, rates: Sequence[float]) -> list[LoadPoint]:
     """Measures rates from the lowest, and stops after the first that is not held."""
-    found: list[LoadPoint] = []
+    points: list[LoadPoint] = []
     for rate in sorted(rates):
-        found.append(await measure(rate))
-        if not found[-1].held:
+        points.append(await measure(rate))
+        if not points[-1].held:
             break
-    return found
+    return points
 
 
 async def search(measure: Measure, start: float) -> list[LoadPoint]:
@@ -93,11 +93,11 @@ async def search(measure: Measure, start: float) -> list[LoadPoint]:
     Returns all rates that were tried, by rate. The key is the requested rate; a point has the rate that its calls
     really had.
     """
-    found: list[LoadPoint] = []
+    points: list[LoadPoint] = []
 
     async def held(rate: float) -> bool:
-        found.append(await measure(rate))
-        return found[-1].held
+        points.append(await measure(rate))
+        return points[-1].held
 
     low = high = start
     if await held(start):
@@ -109,7 +109,7 @@ async def search(measure: Measure, start: float) -> list[LoadPoint]:
     while low >= LEAST and high <= MOST and high / low > TOLERANCE:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if await held(middle) else (low, middle)
-    return sorted(found, key=lambda point: point.rate)
+    return sorted(points, key=lambda point: point.rate)
 
 
 GRACE_S = 60.0

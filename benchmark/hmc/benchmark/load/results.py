@@ -134,32 +134,32 @@ class LoadCurve:
     @property
     def notes(self) -> list[str]:
         """Limits of what the numbers show, a sentence each."""
-        found = []
+        notes = []
         limit = LATE_SHARE * self.objective.milliseconds
         if late := [point for point in self.points if point.late_ms > limit]:
-            found.append(
+            notes.append(
                 f"the generator sent calls up to {max(p.late_ms for p in late):.0f} ms too late at "
                 f"{_rates(late)} calls/s: it needs a core of its own, or another machine."
             )
         if busy := [point for point in self.points if point.client_share > BUSY_SHARE]:
             busiest = max(busy, key=lambda point: point.client_share)
-            found.append(
+            notes.append(
                 f"the client was the limit at {_rates(busy)} calls/s: the busiest of its processes "
                 f"({busiest.processes}) took {busiest.client_share:.0%} of a core. Run it on another machine, "
                 "or with more cores."
             )
         if rising := [p for p in self.points if p.held and p.drift is not None and p.drift > RISING]:
-            found.append(f"latencies still rose at {_rates(rising)} calls/s: measure each rate for longer.")
+            notes.append(f"latencies still rose at {_rates(rising)} calls/s: measure each rate for longer.")
         if few := [p for p in self.points if not p.stopped and p.answered < requests_needed(99)]:
-            found.append(f"no p99 at {_rates(few)} calls/s: fewer than {requests_needed(99)} answers.")
+            notes.append(f"no p99 at {_rates(few)} calls/s: fewer than {requests_needed(99)} answers.")
         share = self.objective.share
         if weak := [p for p in self.points if share < 1 and 0 < p.due < requests_needed(100 * share)]:
             most = 1 + max(self.objective.misses(point.due) for point in weak)
-            found.append(
+            notes.append(
                 f"few calls at {_rates(weak)} calls/s: a short stall of the machine decides whether they are held "
                 f"(late calls that suffice: {most} at most). Measure each rate for longer."
             )
-        return found
+        return notes
 
 
 def _rates(points: Sequence[LoadPoint]) -> str:

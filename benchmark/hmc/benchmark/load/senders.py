@@ -149,12 +149,12 @@ class Senders:
         shares = [Share(tuple(due[first::number]), first, number, began, limits) for first in range(number)]
         asked = [_ask(process, share) for process, share in zip(self._others, shares[1:], strict=True)]
         ran = await asyncio.gather(send_share(self.send, shares[0]), *asked)
-        calls = sorted(chain.from_iterable(each.calls for each in ran), key=lambda call: call.due_s)
+        calls = sorted(chain.from_iterable(part.calls for part in ran), key=lambda call: call.due_s)
         return Ran(
             tuple(calls),
-            max(each.late_s for each in ran),
-            any(each.stopped for each in ran),
-            max(each.client_share for each in ran),
+            max(part.late_s for part in ran),
+            any(part.stopped for part in ran),
+            max(part.client_share for part in ran),
             number,
         )
 

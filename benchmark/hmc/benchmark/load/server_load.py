@@ -135,14 +135,14 @@ def own_server(bundle: Path, levels: Sequence[str], **settings: Any) -> Iterator
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "hmc.benchmark.load.server_load"]
-    given = {"port": 0, "levels": list(levels), **settings}
+    configuration = {"port": 0, "levels": list(levels), **settings}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps({"bundle": str(bundle), "settings": given}) + "\n")
+            process.stdin.write(json.dumps({"bundle": str(bundle), "settings": configuration}) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
             answer = json.loads(line) if line else {"problem": f"its process {ending(process.wait())}"}

@@ -224,11 +224,11 @@ def _summary(name: str, setting: RequestSize, rounds: Sequence[_Round], referenc
         sentences_per_s=rate,
         tokens_per_s=sum(r.tokens for r in rounds) / total,
         ratio=ratio,
-        p50_interval=interval(p50, [median_of(each) for each in times]),
+        p50_interval=interval(p50, [median_of(of_round) for of_round in times]),
         rate_interval=interval(rate, [r.sentences / r.total_s for r in rounds]),
         ratio_interval=interval(ratio, ratios),
         steadiness=steadiness(times),
-        samples_ms=tuple(tuple(map(_rounded, each)) for each in times),
+        samples_ms=tuple(tuple(map(_rounded, of_round)) for of_round in times),
     )
 
 

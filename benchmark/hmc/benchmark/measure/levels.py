@@ -32,20 +32,20 @@ def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) 
     if names is not None:
         levels = tuple(manifest.level(name) for name in dict.fromkeys(names))
         return MeasuredLevels(levels, {level.name: str(devices.resolve_device(device, level)) for level in levels}, ())
-    found = {}
+    chosen = {}
     reason = DeviceUnavailableError(f"no level of this bundle is for {device}; see `hmc levels BUNDLE`")
     for level in manifest.levels:
         if runs_on(device, level):
             try:
-                found[level.name] = str(devices.resolve_device(device, level))
+                chosen[level.name] = str(devices.resolve_device(device, level))
             except DeviceUnavailableError as error:
                 reason = error
-    if not found:
+    if not chosen:
         raise reason
     return MeasuredLevels(
-        tuple(level for level in manifest.levels if level.name in found),
-        found,
-        tuple(level.name for level in manifest.levels if level.name not in found),
+        tuple(level for level in manifest.levels if level.name in chosen),
+        chosen,
+        tuple(level.name for level in manifest.levels if level.name not in chosen),
     )
 
 

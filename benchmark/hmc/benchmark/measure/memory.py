@@ -56,8 +56,8 @@ def measure_memory(request: MemoryRequest) -> MemoryResult:
     """Runs the request in a new process. Raises HmcError with that process's error message."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "hmc.benchmark.measure.memory"]
-    given = json.dumps({"began": time.time(), "request": asdict(request)})
-    ran = subprocess.run(command, input=given, capture_output=True, text=True, check=False, env=environment)
+    arguments = json.dumps({"began": time.time(), "request": asdict(request)})
+    ran = subprocess.run(command, input=arguments, capture_output=True, text=True, check=False, env=environment)
     if ran.returncode != 0:
         last = ran.stderr.strip().splitlines()[-1:]
         said = last[0] if last and ran.returncode > 0 else f"its process {ending(ran.returncode)}"

@@ -158,15 +158,15 @@ def over_kinds(kinds: Mapping[str, Quality], name: str, command: str) -> Quality
     """
     scores = list(kinds.values())
     first = scores[0]
-    mean = fmean(each.bleu_delta for each in scores)
-    half = hypot(*((each.ci_high - each.ci_low) / 2 for each in scores)) / len(scores)
+    mean = fmean(quality.bleu_delta for quality in scores)
+    half = hypot(*((quality.ci_high - quality.ci_low) / 2 for quality in scores)) / len(scores)
     names = KindQuality.model_fields
     return Quality(
         test_set=name,
-        sentences=sum(each.sentences for each in scores),
+        sentences=sum(quality.sentences for quality in scores),
         beam=first.beam,
-        bleu=fmean(each.bleu for each in scores),
-        chrf=fmean(each.chrf for each in scores),
+        bleu=fmean(quality.bleu for quality in scores),
+        chrf=fmean(quality.chrf for quality in scores),
         bleu_delta=mean,
         ci_low=mean - half,
         ci_high=mean + half,
@@ -174,7 +174,7 @@ def over_kinds(kinds: Mapping[str, Quality], name: str, command: str) -> Quality
         reference_level=first.reference_level,
         bleu_signature=first.bleu_signature,
         chrf_signature=first.chrf_signature,
-        kinds={kind: KindQuality(**each.model_dump(include=set(names))) for kind, each in kinds.items()},
+        kinds={kind: KindQuality(**quality.model_dump(include=set(names))) for kind, quality in kinds.items()},
         command=command,
     )
 

@@ -113,8 +113,8 @@ class Peer:
     def timed(self, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
         """Translates one request of a size that was probed. Seconds are measured in the engine's process."""
         setting = self.best[RequestSize(len(texts), options.beam_size)]
-        seconds, found = self._ask(_run, setting, list(texts), options.beam_size)
-        return seconds, found
+        seconds, translations = self._ask(_run, setting, list(texts), options.beam_size)
+        return seconds, translations
 
     def translate(
         self, texts: Sequence[str], options: DecodeOptions | None = None, *, segmentation: str = "none"
@@ -127,15 +127,15 @@ class Peer:
             raise ValueError("a peer takes each text as one sentence")
         beam = (options or DecodeOptions()).beam_size
         size = max((size for size in self.best if size.beam == beam), key=lambda size: size.batch)
-        there = [number for number, text in enumerate(texts) if text.strip()]
-        found = [BLANK] * len(texts)
-        for start in range(0, len(there), size.batch):
-            part = there[start : start + size.batch]
-            for number, made in zip(
+        filled = [number for number, text in enumerate(texts) if text.strip()]
+        translations = [BLANK] * len(texts)
+        for start in range(0, len(filled), size.batch):
+            part = filled[start : start + size.batch]
+            for number, translation in zip(
                 part, self._ask(_run, self.best[size], [texts[n] for n in part], beam)[1], strict=True
             ):
-                found[number] = made
-        return found
+                translations[number] = translation
+        return translations
 
     def _ask(self, function: Callable[..., T], *arguments: object) -> T:
         try:
@@ -192,13 +192,13 @@ def opened_peers(names: Sequence[str], checkpoint: Path, progress: Callable[[str
     """The peers of these names, each in a process of its own, with the weights of the checkpoint."""
     loaded = load_checkpoint(checkpoint)
     with ExitStack() as stack:
-        found = []
+        peers = []
         for name in names:
             progress(f"{ENGINES[name].title}: writing its model")
             model = Path(stack.enter_context(TemporaryDirectory())) / "model"
             ENGINES[name].prepare(loaded, model)
-            found.append(stack.enter_context(Peer(ENGINES[name], model, checkpoint)))
-        yield found
+            peers.append(stack.enter_context(Peer(ENGINES[name], model, checkpoint)))
+        yield peers
 
 
 _loaded: dict[str, Translate] = {}
@@ -215,5 +215,5 @@ def _settings() -> list[str]:
 
 def _run(setting: str, texts: Sequence[str], beam: int) -> tuple[float, list[Translation]]:
     began = time.perf_counter()
-    found = _loaded[setting](texts, beam)
-    return time.perf_counter() - began, found
+    translations = _loaded[setting](texts, beam)
+    return time.perf_counter() - began, translations

@@ -116,10 +116,10 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
     shared_by: list[str] = []
     times: list[TimeChange] = []
     for size in dict.fromkeys((new.batch, new.beam) for _, new in measured):
-        found = _changes_at([each for each in measured if (each[1].batch, each[1].beam) == size], noise)
-        if moved := _moved_together(found):
+        changes = _changes_at([pair for pair in measured if (pair[1].batch, pair[1].beam) == size], noise)
+        if moved := _moved_together(changes):
             shared_by.append(moved)
-        times += [_judged(x, each, noise, shared=bool(moved), busy=busy) for x, each in found]
+        times += [_judged(x, change, noise, shared=bool(moved), busy=busy) for x, change in changes]
     if not times:
         raise InvalidRequestError("the two reports have no level at the same batch and beam in common")
     scores = [_bleu_change(old, new, after, bleu_noise) for old, new in pairs if _scored(before, old, after, new)]
@@ -136,7 +136,7 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
     warnings = shared_by + _warnings(before, after)
     for old, new in pairs:
         warnings += _other_settings(old, new)
-    compared = {(each.system, each.batch, each.beam) for each in times}
+    compared = {(change.system, change.batch, change.beam) for change in times}
     gone: list[str] = []
     for system in before.systems:
         sizes = [(at.batch, at.beam) for at in system.latency if (system.name, at.batch, at.beam) not in compared]
@@ -176,7 +176,7 @@ Logs = npt.NDArray[np.float64]
 
 def _changes_at(pairs: Sequence[Pair], noise: float) -> list[tuple[TimeChange, Pair]]:
     """The changes of all systems at one setting, by themselves and beside the first of them, with plain verdicts."""
-    found: list[tuple[TimeChange, Pair]] = []
+    changes: list[tuple[TimeChange, Pair]] = []
     first = [_round_logs(pair) for pair in pairs[:1]]
     for pair in pairs:
         old, new = pair
@@ -194,12 +194,12 @@ def _changes_at(pairs: Sequence[Pair], noise: float) -> list[tuple[TimeChange, P
             verdict=_verdict(change, interval, noise),
         )
         same_rounds = all(len(mine) == len(its) for mine, its in zip(own, first[0], strict=True))
-        if found and same_rounds:
+        if changes and same_rounds:
             ratios = [mine - its for mine, its in zip(own, first[0], strict=True)]
             ratio, around = _difference(*ratios)
-            plain = replace(plain, beside=found[0][0].system, beside_change=ratio, beside_interval=around)
-        found.append((plain, pair))
-    return found
+            plain = replace(plain, beside=changes[0][0].system, beside_change=ratio, beside_interval=around)
+        changes.append((plain, pair))
+    return changes
 
 
 def _round_logs(pair: Pair) -> tuple[Logs, Logs]:
@@ -211,18 +211,18 @@ def _round_logs(pair: Pair) -> tuple[Logs, Logs]:
 def _difference(old: Logs, new: Logs) -> tuple[float, Interval]:
     """The change from rounds to other rounds, as a share, and its 95 % interval."""
     change = float(new.mean() - old.mean())
-    parts = [float(each.var(ddof=1)) / len(each) for each in (old, new)]
+    parts = [float(values.var(ddof=1)) / len(values) for values in (old, new)]
     half = student(_welch(parts, [len(old) - 1, len(new) - 1])) * math.sqrt(sum(parts))
     return math.expm1(change), Interval(math.expm1(change - half), math.expm1(change + half))
 
 
-def _moved_together(found: Sequence[tuple[TimeChange, Pair]]) -> str:
+def _moved_together(pairs: Sequence[tuple[TimeChange, Pair]]) -> str:
     """A sentence where all systems at a setting became slower, or all faster; else an empty text."""
-    verdicts = {x.verdict for x, _ in found}
-    if len(found) < 2 or len(verdicts) > 1 or "same" in verdicts:
+    verdicts = {x.verdict for x, _ in pairs}
+    if len(pairs) < 2 or len(verdicts) > 1 or "same" in verdicts:
         return ""
-    at = found[0][0]
-    changes = [x.change for x, _ in found]
+    at = pairs[0][0]
+    changes = [x.change for x, _ in pairs]
     return (
         f"At batch {at.batch}, beam {at.beam} all levels take {min(changes):+.1%} to {max(changes):+.1%}: that is the "
         f"machine, or something that all of them share. What is known is their time beside {at.system}."
@@ -234,7 +234,7 @@ def _judged(x: TimeChange, pair: Pair, noise: float, *, shared: bool, busy: bool
     if x.verdict == "same":
         return x
     alone = x.beside_change is None or x.beside_interval is None
-    unsteady = any(each.steadiness.steady is False for each in pair)
+    unsteady = any(at.steadiness.steady is False for at in pair)
     if busy or unsteady or (shared and alone):
         return replace(x, verdict="not known")
     if x.beside_change is not None and x.beside_interval is not None:
@@ -265,45 +265,49 @@ def _bleu_change(
     old: LevelReport | PeerReport, new: LevelReport | PeerReport, report: Report, noise: float
 ) -> BleuChange:
     references = [sentence.reference or "" for sentence in report.sentences]
-    now, then = (bleu_statistics(each.translations, references) for each in (new, old))
+    now = bleu_statistics(new.translations, references)
+    then = bleu_statistics(old.translations, references)
     seed = default_seed()
-    found = difference(now, then, bleu, seed=seed)
+    change = difference(now, then, bleu, seed=seed)
     p = p_value(now, then, bleu, seed=seed)
-    interval = Interval(found.low, found.high)
-    lost = _verdict(-found.value, Interval(-found.high, -found.low), noise) if p < SIGNIFICANT else "same"
-    after, before = (float(bleu(each.sum(axis=0))) for each in (now, then))
-    return BleuChange(new.name, before, after, found.value, interval, p, lost)
+    interval = Interval(change.low, change.high)
+    lost = _verdict(-change.value, Interval(-change.high, -change.low), noise) if p < SIGNIFICANT else "same"
+    after = float(bleu(now.sum(axis=0)))
+    before = float(bleu(then.sum(axis=0)))
+    return BleuChange(new.name, before, after, change.value, interval, p, lost)
 
 
 def _warnings(before: Report, after: Report) -> list[str]:
-    found = []
+    warnings = []
     if str(before.machine) != str(after.machine):
-        found.append(
+        warnings.append(
             f"The machines differ, and times of two machines say nothing about the program: {before.machine}; "
             f"{after.machine}."
         )
     for name in ("threads", "workers"):
         one, other = (getattr(report.conditions, name) for report in (before, after))
         if one != other:
-            found.append(f"The number of {name} differs: {one} and {other}.")
+            warnings.append(f"The number of {name} differs: {one} and {other}.")
     former = [sentence.reference for sentence in before.sentences]
     latter = [sentence.reference for sentence in after.sentences]
     if former != latter and any(former) and any(latter):
-        found.append("The references differ: BLEU of both is counted with the references of the second report.")
+        warnings.append("The references differ: BLEU of both is counted with the references of the second report.")
     versions = before.machine.versions, after.machine.versions
     if changed := [name for name in versions[0] if versions[1].get(name) not in (None, versions[0][name])]:
-        found.append("Versions differ: " + ", ".join(f"{n} {versions[0][n]} → {versions[1][n]}" for n in changed) + ".")
+        warnings.append(
+            "Versions differ: " + ", ".join(f"{n} {versions[0][n]} → {versions[1][n]}" for n in changed) + "."
+        )
     for report, name in ((before, "A"), (after, "B")):
-        found += [f"{name}: {line}" for line in uncertain(report)]
-    return found
+        warnings += [f"{name}: {line}" for line in uncertain(report)]
+    return warnings
 
 
 def _other_settings(old: LevelReport | PeerReport, new: LevelReport | PeerReport) -> list[str]:
     if not (isinstance(old, PeerReport) and isinstance(new, PeerReport)):
         return []
     changed = [at for at, setting in new.settings.items() if old.settings.get(at, setting) != setting]
-    each = "; ".join(f"{at}: {old.settings[at]} → {new.settings[at]}" for at in changed)
-    return [f"{new.name} ran at other settings: {each}."] if changed else []
+    listed = "; ".join(f"{at}: {old.settings[at]} → {new.settings[at]}" for at in changed)
+    return [f"{new.name} ran at other settings: {listed}."] if changed else []
 
 
 def tables_of(changes: Changes) -> RenderableType:

@@ -96,7 +96,7 @@ def worst(report: Report) -> list[Worst]:
     if base is None or not base.translations or not others:
         return []
     metric = CHRF()
-    found = list[Worst]()
+    losses = list[Worst]()
     for number, sentence in enumerate(report.sentences[:MOST_SCORED]):
         reference = sentence.reference or ""
 
@@ -109,16 +109,16 @@ def worst(report: Report) -> list[Worst]:
         score, level = min(((chrf(level), level) for level in changed), key=lambda pair: pair[0])
         lost = chrf(base) - score
         texts = {system.name: system.translations[number] for system in report.systems}
-        found.append(Worst(sentence.source, reference, level.name, lost, texts))
-    return sorted((each for each in found if each.lost > 0), key=lambda each: -each.lost)[:WORST]
+        losses.append(Worst(sentence.source, reference, level.name, lost, texts))
+    return sorted((each for each in losses if each.lost > 0), key=lambda each: -each.lost)[:WORST]
 
 
 def differing(text: str, other: str) -> list[tuple[str, bool]]:
     """The words of a text in runs, each with whether it differs from the words of the other text."""
     words = text.split()
     others = other.split()
-    found = []
+    runs = []
     for kind, start, end, *_ in difflib.SequenceMatcher(None, words, others, autojunk=False).get_opcodes():
         if end > start:
-            found.append((" ".join(words[start:end]), kind != "equal"))
-    return found
+            runs.append((" ".join(words[start:end]), kind != "equal"))
+    return runs

@@ -198,16 +198,18 @@ def _peers(report: Report) -> str:
 
 def _worst(report: Report) -> str:
     cards = []
-    for each in worst(report):
-        base = each.translations[report.conditions.latency_reference]
-        rows = [f"<dt>source</dt><dd>{escape(each.source)}</dd><dt>reference</dt><dd>{escape(each.reference)}</dd>"]
-        for name, text in each.translations.items():
+    for sentence in worst(report):
+        base = sentence.translations[report.conditions.latency_reference]
+        rows = [
+            f"<dt>source</dt><dd>{escape(sentence.source)}</dd><dt>reference</dt><dd>{escape(sentence.reference)}</dd>"
+        ]
+        for name, text in sentence.translations.items():
             runs = []
             for words, is_new in differing(text, base):
                 run = escape(words)
                 runs.append(f"<mark>{run}</mark>" if is_new else run)
             rows.append(f"<dt>{escape(name)}</dt><dd>{' '.join(runs) or '–'}</dd>")
-        title = f"<h3>{escape(each.level)} loses {each.lost:.0f} chrF</h3>"
+        title = f"<h3>{escape(sentence.level)} loses {sentence.lost:.0f} chrF</h3>"
         cards.append(f'<article class="card">{title}<dl>{"".join(rows)}</dl></article>')
     if not cards:
         return ""

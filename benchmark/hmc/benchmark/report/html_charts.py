@@ -79,18 +79,18 @@ def latency(report: Report) -> str:
     rows = []
     for setting in settings_of(report.conditions):
         for style, system in enumerate(report.systems):
-            found = system.latency_at(setting)
+            measured = system.latency_at(setting)
             rows.append(
                 [
                     svg.key(style) + escape(system.name),
-                    str(found.batch),
-                    str(found.beam),
-                    with_interval(found.p50_ms, found.p50_interval),
-                    *(milliseconds(ms) for ms in (found.p90_ms, found.p95_ms, found.p99_ms)),
-                    str(found.requests),
-                    with_interval(found.sentences_per_s, found.rate_interval),
-                    f"{found.tokens_per_s:,.0f}",
-                    ratio(found),
+                    str(measured.batch),
+                    str(measured.beam),
+                    with_interval(measured.p50_ms, measured.p50_interval),
+                    *(milliseconds(ms) for ms in (measured.p90_ms, measured.p95_ms, measured.p99_ms)),
+                    str(measured.requests),
+                    with_interval(measured.sentences_per_s, measured.rate_interval),
+                    f"{measured.tokens_per_s:,.0f}",
+                    ratio(measured),
                 ]
             )
     note = (
@@ -173,14 +173,14 @@ def _load_table(report: Report) -> str:
 
 
 def lengths(report: Report) -> str:
-    found = buckets(report)
-    if not found:
+    by_length = buckets(report)
+    if not by_length:
         return ""
     names = [system.name for system in report.systems]
     figures = []
     for title, values, axis in (
-        ("BLEU", [bucket.bleu for bucket in found], "BLEU"),
-        ("p50 at batch 1", [bucket.p50_ms for bucket in found], "ms"),
+        ("BLEU", [bucket.bleu for bucket in by_length], "BLEU"),
+        ("p50 at batch 1", [bucket.p50_ms for bucket in by_length], "ms"),
     ):
         series = []
         for style, name in enumerate(names):
@@ -189,21 +189,21 @@ def lengths(report: Report) -> str:
                 series.append(Series(name, style, points))
         if series:
             _, heights = places(series)
-            x = Axis("bucket of source lengths, shortest first", 0.6, len(found) + 0.4)
+            x = Axis("bucket of source lengths, shortest first", 0.6, len(by_length) + 0.4)
             y = Axis.around(axis, heights, log=axis == "ms")
             figures.append(
                 figure(f"{title} by length", "", svg.lines(series, x, y, f"{title} by length of the source"))
             )
-    ever_timed = set(chain.from_iterable(bucket.p50_ms for bucket in found))
+    ever_timed = set(chain.from_iterable(bucket.p50_ms for bucket in by_length))
     timed = [name for name in names if name in ever_timed]
     heads = [
         "source tokens",
         "sentences",
-        *(f"{escape(n)} BLEU" for n in names if n in found[0].bleu),
+        *(f"{escape(n)} BLEU" for n in names if n in by_length[0].bleu),
         *(f"{escape(n)} ms" for n in timed),
     ]
     rows = []
-    for bucket in found:
+    for bucket in by_length:
         scores = (f"{value:.1f}" for value in bucket.bleu.values())
         times = (milliseconds(bucket.p50_ms.get(name)) for name in timed)
         rows.append([f"{bucket.low} to {bucket.high}", str(bucket.sentences), *scores, *times])

@@ -78,7 +78,7 @@ def points(report: Report, setting: RequestSize | None = None, *, recorded: bool
     setting = setting or report.conditions.headline
     systems = {system.name: system for system in report.systems}
     base = systems[base_of(report)].latency_at(setting).ratio
-    found = []
+    points = []
     for system in report.systems:
         quality = system.recorded if recorded else system.quality_at(setting.beam)
         if quality is None:
@@ -86,8 +86,8 @@ def points(report: Report, setting: RequestSize | None = None, *, recorded: bool
         speed = base / system.latency_at(setting).ratio
         lost = f"{quality.bleu_delta:+.1f}".replace("-", "−")
         score = f"{quality.bleu:.1f} BLEU" if system.name == quality.reference_level else f"{lost} BLEU"
-        found.append(Point(system.name, speed, quality.bleu, f"{speed:.1f}×, {score}", isinstance(system, PeerReport)))
-    return found
+        points.append(Point(system.name, speed, quality.bleu, f"{speed:.1f}×, {score}", isinstance(system, PeerReport)))
+    return points
 
 
 def base_of(report: Report) -> str:
@@ -95,10 +95,10 @@ def base_of(report: Report) -> str:
     return report.peers[0].name if report.peers else report.conditions.latency_reference
 
 
-def frontier(found: Sequence[Point]) -> list[Point]:
+def frontier(points: Sequence[Point]) -> list[Point]:
     """The levels that no other level beats in both BLEU and speed, fastest first."""
     best: list[Point] = []
-    for point in sorted(found, key=lambda p: (-p.speed, -p.bleu)):
+    for point in sorted(points, key=lambda p: (-p.speed, -p.bleu)):
         if not point.peer and (not best or point.bleu > best[-1].bleu):
             best.append(point)
     return best
@@ -125,13 +125,13 @@ def write_picture(report: Report, file: Path, *, recorded: bool = False) -> Path
     return file
 
 
-def draw(found: Sequence[Point], what: str, x_label: str, y_label: str) -> str:
+def draw(points: Sequence[Point], what: str, x_label: str, y_label: str) -> str:
     """SVG of the levels that no other one beats, joined by a line, and of the other engines.
 
-    found: at least one level. what: what was timed. Levels that another one beats are left out.
+    points: at least one level. what: what was timed. Levels that another one beats are left out.
     """
-    levels = frontier(found)
-    peers = [point for point in found if point.peer]
+    levels = frontier(points)
+    peers = [point for point in points if point.peer]
     shown = [*levels, *peers]
     highest = max(point.speed for point in shown)
     x = Axis(x_label, 0.0, 1.15 * highest)

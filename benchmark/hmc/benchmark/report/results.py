@@ -256,10 +256,10 @@ def json_text(tree: Any) -> str:
 def _text(value: Any, depth: int) -> str:
     inner = "\n" + " " * (depth + 1)
     if isinstance(value, dict) and value:
-        rows = (f"{json.dumps(str(key))}: {_text(each, depth + 1)}" for key, each in value.items())
+        rows = (f"{json.dumps(str(key))}: {_text(item, depth + 1)}" for key, item in value.items())
         return "{" + inner + f",{inner}".join(rows) + "\n" + " " * depth + "}"
-    if isinstance(value, list | tuple) and any(isinstance(each, dict | list | tuple | str) for each in value):
-        return "[" + inner + f",{inner}".join(_text(each, depth + 1) for each in value) + "\n" + " " * depth + "]"
+    if isinstance(value, list | tuple) and any(isinstance(item, dict | list | tuple | str) for item in value):
+        return "[" + inner + f",{inner}".join(_text(item, depth + 1) for item in value) + "\n" + " " * depth + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -269,23 +269,23 @@ def uncertain(report: Report) -> list[str]:
     times: list[tuple[str, LatencyResult]] = []
     for system in report.systems:
         times += [(system.name, at) for at in system.latency]
-    found = list[str]()
+    doubts = list[str]()
     for size in dict.fromkeys(RequestSize(at.batch, at.beam) for _, at in times):
-        found += _unsteady(size, [(name, at) for name, at in times if (at.batch, at.beam) == (size.batch, size.beam)])
+        doubts += _unsteady(size, [(name, at) for name, at in times if (at.batch, at.beam) == (size.batch, size.beam)])
     if report.conditions.rounds < FEWEST_ROUNDS:
-        found.append(
+        doubts.append(
             f"There are no intervals of times, and steadiness and outliers were not checked: that needs --rounds "
             f"{FEWEST_ROUNDS} or more."
         )
     if report.machine.is_busy:
-        found.append(
+        doubts.append(
             f"The machine was busy with something else: load average {report.machine.load_average:.1f} at the start."
         )
     if warning := unfinished(report.described_levels()):
-        found.append(warning)
+        doubts.append(warning)
     for curve in report.load:
-        found += [f"{curve.name} under load: {note}" for note in curve.notes]
-    return found
+        doubts += [f"{curve.name} under load: {note}" for note in curve.notes]
+    return doubts
 
 
 def busy(report: Report) -> str | None:
@@ -303,21 +303,21 @@ def busy(report: Report) -> str | None:
 
 def _unsteady(size: RequestSize, times: list[tuple[str, LatencyResult]]) -> list[str]:
     """A sentence on the unsteady systems at a size of request, and one on outliers."""
-    found = list[str]()
+    doubts = list[str]()
     if unsteady := [(name, at.steadiness) for name, at in times if at.steadiness.steady is False]:
-        each = ", ".join(f"{name} ({seen.drift:+.0%}, {seen.spread:.0%})" for name, seen in unsteady)
-        found.append(
-            f"Not steady at {size}: {each}. In brackets: how much longer the later rounds took, and by how much of the "
-            "median round the slowest and the fastest differ."
+        listed = ", ".join(f"{name} ({seen.drift:+.0%}, {seen.spread:.0%})" for name, seen in unsteady)
+        doubts.append(
+            f"Not steady at {size}: {listed}. In brackets: how much longer the later rounds took, and by how much of "
+            "the median round the slowest and the fastest differ."
         )
     if outlying := [(name, at) for name, at in times if at.steadiness.outliers]:
-        each = ", ".join(f"{at.steadiness.outliers} of {at.requests} at {name}" for name, at in outlying)
+        listed = ", ".join(f"{at.steadiness.outliers} of {at.requests} at {name}" for name, at in outlying)
         worst = max(at.steadiness.worst or 0.0 for _, at in outlying)
-        found.append(
-            f"Outliers at {size}: {each} took more than twice as long as the same request usually did, the worst "
+        doubts.append(
+            f"Outliers at {size}: {listed} took more than twice as long as the same request usually did, the worst "
             f"{worst:.1f} times. They count."
         )
-    return found
+    return doubts
 
 
 def contract(conditions: Conditions, devices: dict[str, str]) -> str:
@@ -378,8 +378,8 @@ def _timed(conditions: Conditions) -> str:
     counts = conditions.timed_at_batch
     if len(set(counts)) == 1:
         return f"{counts[0]} sentence{'s' if counts[0] > 1 else ''}"
-    each = zip(counts, conditions.batches, strict=True)
-    return f"sentences ({', '.join(f'{count} at batch {batch}' for count, batch in each)})"
+    sizes = zip(counts, conditions.batches, strict=True)
+    return f"sentences ({', '.join(f'{count} at batch {batch}' for count, batch in sizes)})"
 
 
 def _listed(values: tuple[object, ...]) -> str:

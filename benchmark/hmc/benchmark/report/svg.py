@@ -139,17 +139,17 @@ def lines(
     if diagonal:
         ends = [frame.at(end, end) for end in (max(x.low, y.low), min(x.high, y.high))]
         parts.append(f'<path class="rule" d="M{ends[0][0]:.1f} {ends[0][1]:.1f}L{ends[1][0]:.1f} {ends[1][1]:.1f}"/>')
-    for each in series:
-        places = [frame.at(point.x, point.y) for point in each.points]
+    for curve in series:
+        places = [frame.at(point.x, point.y) for point in curve.points]
         path = "L".join(f"{across:.1f} {down:.1f}" for across, down in places)
-        parts.append(f'<path class="line c{each.style % STYLES}" d="M{path}"/>')
-        for point in each.points:
+        parts.append(f'<path class="line c{curve.style % STYLES}" d="M{path}"/>')
+        for point in curve.points:
             if point.y_ends:
                 across = frame.at(point.x, point.y)[0]
                 low, high = (frame.at(point.x, end)[1] for end in point.y_ends)
-                parts.append(f'<path class="bar c{each.style % STYLES}" d="M{across:.1f} {low:.1f}V{high:.1f}"/>')
+                parts.append(f'<path class="bar c{curve.style % STYLES}" d="M{across:.1f} {low:.1f}V{high:.1f}"/>')
         if marks:
-            parts += [marker(each.style, across, down) for across, down in places]
+            parts += [marker(curve.style, across, down) for across, down in places]
     return _svg(HEIGHT, frame.grid() + "".join(parts), description)
 
 

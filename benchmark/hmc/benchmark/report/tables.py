@@ -116,18 +116,18 @@ def setting_rows(report: Report) -> list[list[tuple[str, str, str, str, str]]]:
 
 def same(report: Report, peer: PeerReport, request: str) -> str:
     """The share of equal translations, at the size of request that they were made at; a dash elsewhere."""
-    made = RequestSize(max(report.conditions.batches), report.conditions.headline.beam)
-    return f"{peer.same:.1%}" if request == str(made) else "–"
+    size = RequestSize(max(report.conditions.batches), report.conditions.headline.beam)
+    return f"{peer.same:.1%}" if request == str(size) else "–"
 
 
 def load_table(curve: LoadCurve) -> Table:
     """A row for each rate: the outcome of its calls, and their latency since they were due."""
-    found = curve.saturation
+    saturation = curve.saturation
     kept = f"{curve.objective.share:.3g} of the calls within {curve.objective.milliseconds:g} ms"
-    if found is None:
+    if saturation is None:
         said = f"no rate keeps {kept}"
     else:
-        said = f"keeps {kept} up to {'' if curve.bracketed else 'at least '}{found:.3g} calls/s"
+        said = f"keeps {kept} up to {'' if curve.bracketed else 'at least '}{saturation:.3g} calls/s"
     table = table_of(
         f"Load on {curve.name}, {curve.arrivals} arrivals, beam {curve.beam}: {said}",
         ("calls/s",),
@@ -212,10 +212,10 @@ def advice(report: Report) -> str | None:
         speeds = ", ".join(f"{_times(levels[best.name].latency_at(size))} at batch {size.batch}" for size in sizes)
         line += f" Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: {costs(best.name)}."
     if faster := [name for name in steps[steps.index(best.name) + 1 :] if is_faster(name)]:
-        each = (f"{x} is {_times(levels[x].latency_at(setting))} times as fast, ΔBLEU {costs(x)}" for x in faster)
+        others = (f"{x} is {_times(levels[x].latency_at(setting))} times as fast, ΔBLEU {costs(x)}" for x in faster)
         unsure = levels[best.name].latency_at(setting).ratio_interval is None
         lead = f"Perhaps faster (--rounds {FEWEST_ROUNDS} or more tells)" if unsure else "Faster"
-        line += f" {lead}, but loses more: {'; '.join(each)}."
+        line += f" {lead}, but loses more: {'; '.join(others)}."
     if report.levels[0].recorded:
         line += f" BLEU as it was recorded, on {scores[0].sentences:,} sentences of {scores[0].test_set}."
     return line

@@ -97,7 +97,7 @@ def roles(
     from hmc.training.analysis.roles.rare_words import FREQUENT, token_counts
 
     def analyse(progress: Progress) -> Result[Any]:
-        treebank = roles.Trees.of(str(trees), read_trees(trees)) if trees else None
+        treebank = roles.Trees.named(str(trees), read_trees(trees)) if trees else None
         subject = load_subject(checkpoint, device)
         text = read_text(data, subject.languages, sentences)
         rare = None

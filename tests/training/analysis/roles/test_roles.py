@@ -37,7 +37,7 @@ def result(planted: Planted, planted_subject: Subject) -> Result[RolesData]:
     return analyse(
         planted_subject,
         read_text(planted.text, ("en", "de")),
-        Trees.of("dev", read_trees(planted.trees)),
+        Trees.named("dev", read_trees(planted.trees)),
         Frequencies(counts, str(planted.training), frequent=5),
         forced=True,
     )
@@ -221,7 +221,7 @@ def test_labels() -> None:
 
 def test_a_treebank_that_says_nothing_is_refused(tmp_path: Path, planted: Planted, planted_subject: Subject) -> None:
     with pytest.raises(InvalidRequestError, match="treebank e has no sentence"):
-        Trees.of("e", [])
+        Trees.named("e", [])
     long = "\n".join(f"{n}\tdog\t_\t_\t_\t_\t{n - 1}\tdep\t_\t_" for n in range(1, 400))
     (tmp_path / "long.conllu").write_text(long + "\n")
     with pytest.raises(InvalidRequestError, match="none of the 1 sentences of the treebank can be used"):

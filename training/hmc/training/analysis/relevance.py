@@ -168,15 +168,15 @@ def sentence_relevance(model: Transformer, source: Sequence[int], target_in: Seq
     winners = model.output_weight[logits.argmax(-1)]  # [T, d_model]
     for start in range(0, len(states), STEPS_AT_ONCE):
         one = torch.eye(len(states), dtype=states.dtype, device=device)[start : start + STEPS_AT_ONCE]  # [N, T]
-        found = Relevance()
+        shares = Relevance()
         relevance = through_product(one, states, winners)
         memory = torch.zeros(len(one), *encoder.states.shape[1:], dtype=states.dtype, device=device)
-        relevance = _go_back(decoder, relevance, memory, found)
-        found.totals["decoder input"] = _total(relevance, memory)
+        relevance = _go_back(decoder, relevance, memory, shares)
+        shares.totals["decoder input"] = _total(relevance, memory)
         spent = relevance.sum((1, 2))
-        memory = _go_back(encoder, memory, None, found, spent)
-        found.totals["encoder input"] = memory.sum((1, 2)) + spent
-        yield found
+        memory = _go_back(encoder, memory, None, shares, spent)
+        shares.totals["encoder input"] = memory.sum((1, 2)) + spent
+        yield shares
 
 
 def _total(relevance: Tensor, memory: Tensor | None) -> Tensor:
@@ -184,7 +184,7 @@ def _total(relevance: Tensor, memory: Tensor | None) -> Tensor:
 
 
 def _go_back(
-    trace: Trace, relevance: Tensor, memory: Tensor | None, found: Relevance, elsewhere: Tensor | float = 0.0
+    trace: Trace, relevance: Tensor, memory: Tensor | None, shares: Relevance, elsewhere: Tensor | float = 0.0
 ) -> Tensor:
     """Relevance of the stack's final states → relevance of its input, both `[N, T, d_model]`.
 
@@ -196,18 +196,18 @@ def _go_back(
             relevance = _through_feed_forward(relevance, step)
             continue
         if step.heads is None:
-            found.heads[step.kind, step.layer] = relevance.new_zeros(len(relevance), 0)
+            shares.heads[step.kind, step.layer] = relevance.new_zeros(len(relevance), 0)
             continue
         name = f"{step.kind}.{step.layer}"
         relevance, outputs = _to_heads(relevance, step)
-        found.heads[step.kind, step.layer] = outputs.sum((2, 3))
-        found.totals[f"{name} heads"] = _total(relevance, memory) + outputs.sum((1, 2, 3)) + elsewhere
+        shares.heads[step.kind, step.layer] = outputs.sum((2, 3))
+        shares.totals[f"{name} heads"] = _total(relevance, memory) + outputs.sum((1, 2, 3)) + elsewhere
         received = _from_heads(outputs, step)
         if memory is not None and step.kind == "cross":
             memory += received
         else:
             relevance = relevance + received
-        found.totals[f"{name} input"] = _total(relevance, memory) + elsewhere
+        shares.totals[f"{name} input"] = _total(relevance, memory) + elsewhere
     return relevance
 
 
@@ -252,8 +252,8 @@ def divide_by_sign(relevance: Tensor, positive: Tensor, negative: Tensor) -> tup
     part = torch.where(has_positive & has_negative, 0.5, 1.0).to(positive.dtype)
     per_positive = torch.where(has_positive, part / positive, 0.0)
     per_negative = torch.where(has_negative, part / negative, 0.0)
-    left = torch.where(has_positive | has_negative, 0.0, 1.0).to(positive.dtype)
-    return relevance * per_positive, relevance * per_negative, relevance * left
+    neither = torch.where(has_positive | has_negative, 0.0, 1.0).to(positive.dtype)
+    return relevance * per_positive, relevance * per_negative, relevance * neither
 
 
 def through_linear(relevance: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -264,21 +264,21 @@ def through_linear(relevance: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     w_down = weight.clamp(max=0)
     positive = x_up @ w_up.T + x_down @ w_down.T  # [T, out]
     negative = x_up @ w_down.T + x_down @ w_up.T
-    per_positive, per_negative, left = divide_by_sign(relevance, positive, negative)
+    per_positive, per_negative, neither = divide_by_sign(relevance, positive, negative)
     shared = x_up * (per_positive @ w_up + per_negative @ w_down) + x_down * (
         per_positive @ w_down + per_negative @ w_up
     )
-    return shared + left.sum(-1, keepdim=True) / x.size(-1)
+    return shared + neither.sum(-1, keepdim=True) / x.size(-1)
 
 
 def through_sum(relevance: Tensor, residual: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
     """y = residual + update, neuron by neuron; every tensor `[…, T, d]`. Relevances of both."""
     positive = residual.clamp(min=0) + update.clamp(min=0)
     negative = residual.clamp(max=0) + update.clamp(max=0)
-    per_positive, per_negative, left = divide_by_sign(relevance, positive, negative)
+    per_positive, per_negative, neither = divide_by_sign(relevance, positive, negative)
     kept = residual.clamp(min=0) * per_positive + residual.clamp(max=0) * per_negative
     updated = update.clamp(min=0) * per_positive + update.clamp(max=0) * per_negative
-    return kept + left, updated
+    return kept + neither, updated
 
 
 def through_attention(relevance: Tensor, weights: Tensor, values: Tensor) -> Tensor:
@@ -286,18 +286,18 @@ def through_attention(relevance: Tensor, weights: Tensor, values: Tensor) -> Ten
     `[H, S, D]` → relevance of the values `[N, H, S, D]`."""
     v_up = values.clamp(min=0)
     v_down = values.clamp(max=0)
-    per_positive, per_negative, left = divide_by_sign(relevance, weights @ v_up, weights @ v_down)
+    per_positive, per_negative, neither = divide_by_sign(relevance, weights @ v_up, weights @ v_down)
     back = weights.transpose(-1, -2)  # [H, S, T]
     shared = v_up * (back @ per_positive) + v_down * (back @ per_negative)
     # Equal shares among the positions that a query may look at.
     visible = (weights > 0).to(weights.dtype)
     equal = visible / visible.sum(-1, keepdim=True)
-    return shared + equal.transpose(-1, -2) @ left
+    return shared + equal.transpose(-1, -2) @ neither
 
 
 def through_product(relevance: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """y = w · x, one output (a logit): relevance `[N, T]`, x `[T, d]`, weight `[T, d]` → `[N, T, d]`."""
     z = x * weight
-    per_positive, per_negative, left = divide_by_sign(relevance, z.clamp(min=0).sum(-1), z.clamp(max=0).sum(-1))
+    per_positive, per_negative, neither = divide_by_sign(relevance, z.clamp(min=0).sum(-1), z.clamp(max=0).sum(-1))
     shared = z.clamp(min=0) * per_positive[..., None] + z.clamp(max=0) * per_negative[..., None]
-    return shared + left[..., None] / x.size(-1)
+    return shared + neither[..., None] / x.size(-1)

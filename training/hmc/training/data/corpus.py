@@ -79,12 +79,12 @@ class TokenCorpus:
 
     def _numbers(self, column: str) -> npt.NDArray[np.int32]:
         """A column of numbers, copied piece by piece: 4 bytes a row, and nothing more while it is made."""
-        found = np.empty(len(self._rows), np.int32)
+        numbers = np.empty(len(self._rows), np.int32)
         start = 0
         for chunk in self._rows.data.column(column).chunks:
-            found[start : start + len(chunk)] = chunk.to_numpy()
+            numbers[start : start + len(chunk)] = chunk.to_numpy()
             start += len(chunk)
-        return found
+        return numbers
 
     @cached_property
     def fingerprint(self) -> str:
@@ -250,12 +250,12 @@ def count_pairs(
     vocabulary: None: the text is not tokenised, and only empty sides are counted. Raises as `read_pairs`.
     """
     counts = PairCounts()
-    there = [corpus for corpus in corpora if not corpus.startswith("hub:")]
+    local = [corpus for corpus in corpora if not corpus.startswith("hub:")]
     if vocabulary:
-        for _ in kept_pairs(there, languages, vocabulary, max_length, counts, Splitting()):
+        for _ in kept_pairs(local, languages, vocabulary, max_length, counts, Splitting()):
             pass
         return counts
-    for corpus in there:
+    for corpus in local:
         for _ in filled_pairs(read_pairs(corpus, languages, counts), counts):
             pass
     return counts

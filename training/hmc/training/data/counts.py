@@ -89,13 +89,13 @@ class PairCounts:
 
     def warnings(self, limit: Limit | None = None) -> list[str]:
         """Returns warnings: much of the text is left out, or a file has more than two columns."""
-        found = self.column_warnings()
+        warnings = self.column_warnings()
         if self.empty > MUCH * self.pairs:
-            found.append(f"{self.empty / self.pairs:.0%} of the pairs have an empty side, and are left out")
+            warnings.append(f"{self.empty / self.pairs:.0%} of the pairs have an empty side, and are left out")
         if limit and self.lost_tokens > MUCH * self.tokens:
             cure = f"raise {limit.setting}, or divide" if limit.setting else "divide"
-            found.append(
+            warnings.append(
                 f"{self.lost_tokens / self.tokens:.0%} of the target tokens are left out, in pairs longer than "
                 f"{limit}: {cure} long texts into sentences"
             )
-        return found
+        return warnings

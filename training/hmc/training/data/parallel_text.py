@@ -68,14 +68,14 @@ def _matching(name: Path) -> list[Path]:
     if name.is_file() or not any(sign in str(name) for sign in "*?["):
         return [name]
     root = Path(name.anchor)
-    found = sorted(path for path in root.glob(str(name.relative_to(root))) if not path.name.startswith("."))
-    if not found:
+    files = sorted(path for path in root.glob(str(name.relative_to(root))) if not path.name.startswith("."))
+    if not files:
         raise InvalidRequestError(f"corpus {str(name)!r}: no file matches this pattern")
-    if others := [str(path) for path in found if not is_rows(path)]:
+    if others := [str(path) for path in files if not is_rows(path)]:
         raise InvalidRequestError(
             f"corpus {str(name)!r}: the pattern also matches {others[0]}, and it has to stand for {', '.join(ENDINGS)}"
         )
-    return found
+    return files
 
 
 def read_pairs(
@@ -189,13 +189,13 @@ class DevText:
 
     def warnings(self, vocabulary: Vocabulary, positions: int) -> list[str]:
         """Returns warnings about the texts. positions: of the model; longer sources are shortened to so many tokens."""
-        found = self.counts.warnings()
+        warnings = self.counts.warnings()
         if cut := sum(len(vocabulary.encode(source)) > positions for source, _ in self.pairs):
-            found.append(
+            warnings.append(
                 f"{cut:,} of the dev sources that are scored are longer than the {positions} positions of the model, "
                 "and are shortened: divide them into sentences"
             )
-        return found
+        return warnings
 
     @property
     def fingerprint(self) -> str:

@@ -49,21 +49,23 @@ class Columns(NamedTuple):
     """Whether they are fields of `translation`."""
 
     @classmethod
-    def of(cls, found: Collection[str], inner: Collection[str], languages: tuple[str, str], place: str) -> Columns:
+    def choose(
+        cls, columns: Collection[str], inner: Collection[str], languages: tuple[str, str], place: str
+    ) -> Columns:
         """Chooses from the columns `found` and the fields `inner` of `translation`.
 
         Raises InvalidRequestError, which lists them, when both sides are in none of the three forms.
         """
         if languages[0] != languages[1]:
-            if set(languages) <= set(found):
+            if set(languages) <= set(columns):
                 return cls(*languages)
             if set(languages) <= set(inner):
                 return cls(*languages, nested=True)
-        if set(PLAIN) <= set(found):
+        if set(PLAIN) <= set(columns):
             return cls(*PLAIN)
-        there = ", ".join(found) + (f" ({NESTED}: {', '.join(inner)})" if inner else "")
+        listed = ", ".join(columns) + (f" ({NESTED}: {', '.join(inner)})" if inner else "")
         raise InvalidRequestError(
-            f"{place}: no columns with the two sides, {' and '.join(languages)}; it has {there or 'none'}. Name them "
+            f"{place}: no columns with the two sides, {' and '.join(languages)}; it has {listed or 'none'}. Name them "
             f"{languages[0]!r} and {languages[1]!r}, or 'source' and 'target', or give the languages that the file has"
         )
 
@@ -79,7 +81,7 @@ def mapped_pairs(
     for number, row in enumerate(rows, 1):
         inner = row.get(NESTED)
         fields = inner if isinstance(inner, Mapping) else {}
-        columns = columns or Columns.of(list(row), list(fields), languages, place)
+        columns = columns or Columns.choose(list(row), list(fields), languages, place)
         values = fields if columns.nested else row
         where = f"{place} {unit} {number}"
         yield _text(values, columns.source, where), _text(values, columns.target, where)
@@ -107,7 +109,7 @@ def _parquet_pairs(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
         schema = table.schema_arrow
         inner = schema.field(NESTED).type if NESTED in schema.names else None
         fields = {f.name: f.type for f in inner or ()} if str(inner).startswith("struct<") else {}
-        columns = Columns.of(schema.names, list(fields), languages, str(path))
+        columns = Columns.choose(schema.names, list(fields), languages, str(path))
         sides = columns.source, columns.target
         for side in sides:
             kind = fields[side] if columns.nested else schema.field(side).type
@@ -131,10 +133,10 @@ def _column(batch: Any, side: str, nested: bool) -> Any:
 def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     value = row.get(column)
     if not isinstance(value, str):
-        found = "is null" if value is None else f"is {type(value).__name__}"
+        fault = "is null" if value is None else f"is {type(value).__name__}"
         if column not in row:
-            found = "is missing"
-        raise InvalidRequestError(f"{where}: {column!r} {found}, and it must be text; correct the row or remove it")
+            fault = "is missing"
+        raise InvalidRequestError(f"{where}: {column!r} {fault}, and it must be text; correct the row or remove it")
     if has_lone_surrogate(value):
         raise InvalidRequestError(f"{where}: {column!r} holds a lone surrogate, which is no character; correct the row")
     return value

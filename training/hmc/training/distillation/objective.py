@@ -105,8 +105,8 @@ class TeacherLogits(NamedTuple):
 
     def rows(self, some: slice) -> Tensor:
         """`[n, V]` logits of some rows in fp32 or wider; products in autocast's dtype."""
-        found = functional.linear(self.states[some], self.weight, self.bias)
-        return found.to(torch.promote_types(found.dtype, torch.float32))
+        logits = functional.linear(self.states[some], self.weight, self.bias)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 class Mixture(NamedTuple):
@@ -214,20 +214,22 @@ class Recorded(NamedTuple):
 @contextmanager
 def recording(model: Transformer, settings: DistillSection) -> Iterator[Recorded]:
     """Yields the outputs that `settings` compare. The model's forward pass within the context fills them."""
-    found = Recorded(Outputs([], []), Outputs([], []))
+    recorded = Recorded(Outputs([], []), Outputs([], []))
     hooks = []
     modules: list[tuple[nn.Module, list[Tensor | None]]] = []
     if settings.hidden:
-        modules += [(layer, found.hidden.source) for layer in model.encoder_layers]
-        modules += [(layer, found.hidden.target) for layer in model.decoder_layers]
+        modules += [(layer, recorded.hidden.source) for layer in model.encoder_layers]
+        modules += [(layer, recorded.hidden.target) for layer in model.decoder_layers]
     if settings.attention:
         for kind, _, attention in model.attentions():
-            modules.append((attention, found.attention.source if kind == "encoder_self" else found.attention.target))
+            modules.append(
+                (attention, recorded.attention.source if kind == "encoder_self" else recorded.attention.target)
+            )
     for module, into in modules:
         hooks.append(module.register_forward_hook(_keeper(into, len(into))))
         into.append(None)
     try:
-        yield found
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()
@@ -247,11 +249,11 @@ def squared_difference(student: Outputs, teacher: Outputs, batch: Batch, pad_id:
     """
     target = torch.zeros_like(batch.target_out, dtype=torch.bool).view(-1)
     target = target.index_fill(0, batch.real, True).view_as(batch.target_out)
-    found = [
+    differences = [
         *_differences(student.source, teacher.source, batch.source.ne(pad_id)),
         *_differences(student.target, teacher.target, target),
     ]
-    return torch.stack(found).mean()
+    return torch.stack(differences).mean()
 
 
 def _differences(student: Sequence[Tensor | None], teacher: Sequence[Tensor | None], real: Tensor) -> Iterator[Tensor]:

@@ -65,10 +65,10 @@ class MaskLog:
 
         Without two updates in a row there is nothing to return.
         """
-        found = {"masked again": float(self._again) / self._pairs} if self._pairs else {}
+        shares = {"masked again": float(self._again) / self._pairs} if self._pairs else {}
         self._again = torch.zeros_like(self._again)
         self._pairs = 0
-        return found
+        return shares
 
     def note(self, step: int, folder: Path) -> None:
         """Adds the counts to the history, and writes it to `headmask.json` in `folder`."""

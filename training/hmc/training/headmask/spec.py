@@ -57,7 +57,7 @@ class HeadMaskSpec:
         if unit != "%" and not float(amount).is_integer():
             raise InvalidRequestError(f"{where} {amount} is no whole number of heads; write % for a share")
         words = [word.strip() for word in rest.split(",")[1:]]
-        after = [found for word in words if (found := _AFTER.fullmatch(word))]
+        after = [part for word in words if (part := _AFTER.fullmatch(word))]
         known = [word for word in words if word in (*WORDS, "part", "rescaled") or _AFTER.fullmatch(word)]
         kinds = [word for word in words if word not in known]
         if kinds and not scope:

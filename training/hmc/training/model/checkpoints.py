@@ -111,10 +111,10 @@ def deepened(tensors: Mapping[str, np.ndarray], encoder: int, decoder: int) -> T
     times: dict[Stack, int] = {"encoder": encoder, "decoder": decoder}
     deep: Tensors = {}
     for name, tensor in tensors.items():
-        if (found := layer_of(name)) is None:
+        if (place := layer_of(name)) is None:
             deep[name] = tensor
             continue
-        stack, number, part = found
+        stack, number, part = place
         for copy in range(times[stack]):
             deep[f"{layer_name(stack, number * times[stack] + copy)}.{part}"] = tensor
     return deep
@@ -144,12 +144,14 @@ def read_pickled(file: Path) -> dict[str, npt.NDArray[Any]]:
     Raises HmcError for such a file, for a damaged one, and for one that is no mapping from names to tensors.
     """
     try:
-        found: Any = torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251 - weights only
+        content: Any = torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251 - weights only
     except Exception as error:  # errors of pickle, whose import is banned, and others
         raise HmcError(f"{file.name} is not opened: {_reason(error)}") from error
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) and isinstance(n, str) for n, v in found.items()):
+    if not isinstance(content, dict) or not all(
+        isinstance(v, Tensor) and isinstance(n, str) for n, v in content.items()
+    ):
         raise HmcError(f"{file.name} is no state_dict: it must be one mapping from names to tensors")
-    return {name: _array(value) for name, value in found.items()}
+    return {name: _array(value) for name, value in content.items()}
 
 
 def _reason(error: Exception) -> str:

@@ -252,11 +252,11 @@ def _probe() -> str | None:
             inputs = [tensor.to(dtype) for tensor in (x, flipped, bias)]
             with torch.autocast("cpu", enabled=False):
                 try:
-                    found = _product(*inputs)
+                    product = _product(*inputs)
                 except (AttributeError, RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
                     return f"cannot be called ({str(error).splitlines()[0]})"
                 expected = functional.linear(*inputs)
-            if found.shape != expected.shape or not torch.allclose(found, expected, rtol=0, atol=tolerance):
+            if product.shape != expected.shape or not torch.allclose(product, expected, rtol=0, atol=tolerance):
                 return f"gives wrong numbers in {dtype}"
     return None
 

@@ -50,11 +50,11 @@ def translate(
     outputs = [""] * len(ids)
     for start in range(0, len(ids), batch_size):
         rows = longest_first[start : start + batch_size]
-        found = beam_search(
+        searched = beam_search(
             model, [ids[i] for i in rows], beam=beam, max_length=[limits[i] for i in rows],
             length_penalty=length_penalty, openings=[vocabulary.opening(texts[i]) for i in rows],
         )  # fmt: skip
-        for row, hypotheses in zip(rows, found, strict=True):
+        for row, hypotheses in zip(rows, searched, strict=True):
             if not hypotheses:
                 raise InvalidRequestError(
                     "no translation has a finite score: the weights hold NaN or infinity, so training has diverged; "

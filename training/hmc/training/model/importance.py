@@ -117,13 +117,13 @@ def importance_gates(
     lengths: positions of each kind, for a ξ of each token. Yields ξ of every attention: `[B, H]` ones, or `[B, H, T]`,
     that require a gradient. Raises InvalidRequestError when the model has no heads.
     """
-    found = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads]
-    attentions = [attention for _, attention in found]
+    gated = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads]
+    attentions = [attention for _, attention in gated]
     if not attentions:
         raise InvalidRequestError("this model has no attention heads left, so there is no importance to measure")
     former = [attention.gate for attention in attentions]
     ones = []
-    for kind, attention in found:
+    for kind, attention in gated:
         shape = [batch_size, attention.heads]
         if lengths:
             shape.append(lengths[kind])

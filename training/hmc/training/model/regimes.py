@@ -36,13 +36,13 @@ def mask_to_layout(model: Transformer, current: HeadLayout, target: HeadLayout) 
     The masks go to the model's device in one copy, for which a GPU does not wait. So every update can set new masks.
     """
     kept = current.restrict(target)
-    found = [(attention, kept[kind][layer]) for kind, layer, attention in model.attentions() if attention.heads]
-    if not found:
+    masked = [(attention, kept[kind][layer]) for kind, layer, attention in model.attentions() if attention.heads]
+    if not masked:
         return
-    sizes = [attention.heads for attention, _ in found]
-    masks = torch.cat([position_mask(positions, attention.heads).float() for attention, positions in found])
+    sizes = [attention.heads for attention, _ in masked]
+    masks = torch.cat([position_mask(positions, attention.heads).float() for attention, positions in masked])
     for (attention, _), mask in zip(
-        found, to_device(masks, model.shared.weight.device).split_with_sizes(sizes), strict=True
+        masked, to_device(masks, model.shared.weight.device).split_with_sizes(sizes), strict=True
     ):
         attention.gate = FixedMask(mask)
 

@@ -44,15 +44,15 @@ def ranking_without_closing(
         raise InvalidRequestError(
             f"--nested-heads {heads} ranks heads by log α, and this checkpoint has none: use importance, or checkpoints"
         )
-    found: list[HeadScores] = []
+    rankings: list[HeadScores] = []
     if heads in ("gates", "both") and source.gates is not None:
-        found.append(source.gates)
+        rankings.append(source.gates)
     if heads in ("importance", "both"):
-        found.append(importance())
-    total = {kind: np.zeros_like(np.asarray(found[0][kind], np.float32)) for kind in KINDS}
-    for scores in found:
+        rankings.append(importance())
+    total = {kind: np.zeros_like(np.asarray(rankings[0][kind], np.float32)) for kind in KINDS}
+    for scores in rankings:
         for place, head in enumerate(rank_heads(scores, source.layout)):
-            total[head.kind][head.layer, head.index] -= place / len(found)
+            total[head.kind][head.layer, head.index] -= place / len(rankings)
     return total
 
 
@@ -73,10 +73,10 @@ class Levels:
         self.settings = settings
         self.seed = seed
         self.steps = steps
-        if not self.of(self.budgets[-1]).sees_source:
+        if not self.layout_of(self.budgets[-1]).sees_source:
             raise InvalidRequestError(f"nested level of {self.budgets[-1]} heads: {BLIND}")
 
-    def of(self, heads: int) -> HeadLayout:
+    def layout_of(self, heads: int) -> HeadLayout:
         """Returns the level of that many heads."""
         return select_heads(self.ranking, self.layout, heads)
 

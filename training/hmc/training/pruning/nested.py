@@ -149,7 +149,7 @@ class NestedRun(CheckpointRun, Schedule):
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _mask(self, heads: int) -> None:
-        select_layout(self.model, self.source.layout, self.levels.of(heads))
+        select_layout(self.model, self.source.layout, self.levels.layout_of(heads))
 
     def _ranking(self) -> HeadScores:
         return ranking_without_closing(self.source, self.settings.nested.heads, self._importance)

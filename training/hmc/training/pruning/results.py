@@ -85,8 +85,8 @@ def cut_model(
     source: Checkpoint, model: Transformer, layout: HeadLayout, neurons: Neurons, removed: RemovedLayers
 ) -> Checkpoint:
     """Returns the model as it is now, with these heads, neurons and layers, as a checkpoint without provenance."""
-    found = slimmed(replace(source, tensors=export_tensors(model)), layout, neurons, removed)
-    return replace(found, config=found.config.model_copy(update={"provenance": {}}), metrics={})
+    slim = slimmed(replace(source, tensors=export_tensors(model)), layout, neurons, removed)
+    return replace(slim, config=slim.config.model_copy(update={"provenance": {}}), metrics={})
 
 
 def finite(scores: HeadScores) -> HeadScores:
@@ -103,10 +103,10 @@ def describe_undecided(gates: Mapping[str, float]) -> str:
 
 def describe_unsettled(gates: HeadGates) -> str:
     """Returns a line about the gates that have not settled in the paper's λ form, which forces no decision."""
-    found = {str(head): probability for head, probability in gates.unsettled().items()}
-    if not found:
+    unsettled = {str(head): probability for head, probability in gates.unsettled().items()}
+    if not unsettled:
         return "every gate has settled"
-    return f"{len(found)} gates have not settled, heads with log α > 0 stay: {_named(found)}"
+    return f"{len(unsettled)} gates have not settled, heads with log α > 0 stay: {_named(unsettled)}"
 
 
 def _named(gates: Mapping[str, float]) -> str:
@@ -116,9 +116,9 @@ def _named(gates: Mapping[str, float]) -> str:
 def describe_neurons(kept: Neurons, undecided: int) -> str:
     """Returns a line about the neurons that stay. undecided: number of gates that were decided by rank."""
     widths = FfnWidths.of(kept)
-    left = ", ".join(f"{stack} {list(widths[stack])}" for stack in STACKS)
+    kept_widths = ", ".join(f"{stack} {list(widths[stack])}" for stack in STACKS)
     how = f"{undecided} gates were decided by rank" if undecided else "every gate had settled by itself"
-    return f"{widths.total} feed-forward neurons: {left}; {how}"
+    return f"{widths.total} feed-forward neurons: {kept_widths}; {how}"
 
 
 def describe_choice(sizes: Sizes, ms: float, undecided: int) -> str:
@@ -129,11 +129,11 @@ def describe_choice(sizes: Sizes, ms: float, undecided: int) -> str:
 
 def describe_kept(progress: PruneProgress) -> str:
     """Returns the numbers of heads and neurons that the last closing stage left, in words."""
-    found = [f"{HeadLayout.from_json(progress.layout).total} heads"] if progress.layout else []
-    found += [f"{FfnWidths.of(progress.neurons).total} neurons"] if progress.neurons else []
+    parts = [f"{HeadLayout.from_json(progress.layout).total} heads"] if progress.layout else []
+    parts += [f"{FfnWidths.of(progress.neurons).total} neurons"] if progress.neurons else []
     if progress.removed_layers is not None and (removed := sum(map(len, progress.removed_layers.values()))):
-        found.append(f"{removed} layers removed")
-    return ", ".join(found)
+        parts.append(f"{removed} layers removed")
+    return ", ".join(parts)
 
 
 def write_trajectory(folder: Path, trajectory: list[dict[str, Any]]) -> None:

@@ -127,8 +127,8 @@ class PruneSettings(Section):
 
     def steps_of(self, kind: Literal["close", "recover"]) -> int:
         """Returns the updates of a stage."""
-        given = self.close_steps if kind == "close" else self.recover_steps
-        return MOST_STEPS if given is None else given
+        steps = self.close_steps if kind == "close" else self.recover_steps
+        return MOST_STEPS if steps is None else steps
 
     def following(self, provenance: dict[str, Any]) -> PruneSettings:
         """Fills in settings that are not given, from the provenance of the checkpoint that is pruned.
@@ -142,14 +142,14 @@ class PruneSettings(Section):
         """
         from hmc.training.runs.processes import computes_bf16  # loads PyTorch
 
-        found = self._with_subwords_of(provenance)
+        settings = self._with_subwords_of(provenance)
         updates = _own_updates(provenance)
         steps = MOST_STEPS if updates is None else min(MOST_STEPS, max(LEAST_STEPS, round(updates / 4)))
         more: dict[str, Any] = {name: steps for name in ("close_steps", "recover_steps") if getattr(self, name) is None}
         precision = None if "precision" in self.run.model_fields_set else _own_precision(provenance)
         if precision == "32-true" or (precision and computes_bf16(self.run)):
             more["run"] = self.run.model_copy(update={"precision": precision})
-        return found.model_copy(update=more)
+        return settings.model_copy(update=more)
 
     def _with_subwords_of(self, provenance: dict[str, Any]) -> PruneSettings:
         tokenizer = _recipe_tokenizer(provenance)

@@ -136,8 +136,8 @@ class HeadTarget(NumberTarget):
         progress.layout = layout.to_json()
         counts = {kind: sum(map(len, layout[kind])) for kind in KINDS}
         settles = self.settings.l0_lambda is None or self.settings.settle_gates
-        left = describe_undecided(progress.undecided) if settles else describe_unsettled(self.gates)
-        say(f"{layout.total} open heads: {counts}; {left}")
+        undecided = describe_undecided(progress.undecided) if settles else describe_unsettled(self.gates)
+        say(f"{layout.total} open heads: {counts}; {undecided}")
 
 
 class NeuronTarget(NumberTarget):

@@ -94,21 +94,21 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before, now: JSON values of a recipe or a request, with WHERE. Names of files are equal when they lead to the same
     place on this machine, or to the same place beside the run folder: a folder that was moved goes on.
     """
-    there = _flat(before)
+    former = _flat(before)
     here = _flat(now)
-    then = there.pop(WHERE)
+    then = former.pop(WHERE)
     today = here.pop(WHERE)
-    found = []
-    for name in dict.fromkeys([*there, *here]):
-        old = there.get(name)
+    different = []
+    for name in dict.fromkeys([*former, *here]):
+        old = former.get(name)
         new = here.get(name)
         if old == new and name not in (*CORPORA, *PATHS):
             continue
         old_places = _places(name, old, then)
         new_places = _places(name, new, today)
         if not any(a == b for a, b in zip(old_places, new_places, strict=True)):
-            found.append(f"{name}: {_shown(old)} there, {_shown(new)} here")
-    return found
+            different.append(f"{name}: {_shown(old)} there, {_shown(new)} here")
+    return different
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

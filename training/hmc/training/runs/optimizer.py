@@ -47,9 +47,9 @@ class MuonWithAdam(torch.optim.Optimizer):
         for group in groups:
             parameters = list(group["params"])
             taken = [p for p in parameters if p.ndim == 2 and id(p) not in whole]
-            left = [p for p in parameters if p.ndim != 2 or id(p) in whole]
+            rest = [p for p in parameters if p.ndim != 2 or id(p) in whole]
             matrices += [{**group, "params": taken}] if taken else []
-            others += [{**group, "params": left}] if left else []
+            others += [{**group, "params": rest}] if rest else []
         self.adam = adam_of(others, settings)
         super().__init__(
             [*self.adam.param_groups, *matrices],
@@ -85,9 +85,9 @@ class MuonWithAdam(torch.optim.Optimizer):
         momentum = torch.stack(momenta).lerp_(gradient, (1 - MOMENTUM) * kept)
         torch._foreach_copy_(momenta, list(momentum.unbind()))
         scale = -rate * 0.2 * max(matrices[0].shape) ** 0.5
-        there = gradient != 0
-        rows = there.any(2, keepdim=True)
-        columns = there.any(1, keepdim=True)
+        has_gradient = gradient != 0
+        rows = has_gradient.any(2, keepdim=True)
+        columns = has_gradient.any(1, keepdim=True)
         moved = kept * (rows & columns if of_heads else rows.any(1, keepdim=True).expand_as(gradient))
         change = orthogonal(gradient.lerp_(momentum, MOMENTUM)).float() * (scale * moved)
         if decay:

@@ -131,13 +131,13 @@ def _end_without(children: Sequence[subprocess.Popen[bytes]]) -> None:
 def check_device(run: RunSection) -> None:
     """Raises as `make_fabric`, which comes after the work of preparing a run."""
     check_processes(run)
-    there = torch.cuda.is_available()
-    if run.device == "cuda" and not there:
+    has_cuda = torch.cuda.is_available()
+    if run.device == "cuda" and not has_cuda:
         raise DeviceUnavailableError(
             "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
         )
     if run.compile:
-        check_compilable(torch.device("cuda" if there and run.device != "cpu" else "cpu"))
+        check_compilable(torch.device("cuda" if has_cuda and run.device != "cpu" else "cpu"))
 
 
 def computes_bf16(run: RunSection) -> bool:
@@ -228,8 +228,8 @@ def check_shared(fabric: Fabric, out: Path, nodes: int) -> None:
 
 
 def _gathered(fabric: Fabric, value: torch.Tensor) -> torch.Tensor:
-    found: Any = fabric.all_gather(value)
-    return torch.as_tensor(found).flatten().cpu()
+    gathered: Any = fabric.all_gather(value)
+    return torch.as_tensor(gathered).flatten().cpu()
 
 
 def _appears(marker: Path) -> bool:

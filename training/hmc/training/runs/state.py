@@ -62,8 +62,8 @@ class RunProgress:
 
     def fingerprints(self) -> dict[str, str]:
         """Returns the fingerprints of the inputs, with the teacher's if there is a teacher."""
-        found = {"corpus": self.corpus, "dev": self.dev, "source": self.source}
-        return found | ({"teacher": self.teacher} if self.teacher else {})
+        fingerprints = {"corpus": self.corpus, "dev": self.dev, "source": self.source}
+        return fingerprints | ({"teacher": self.teacher} if self.teacher else {})
 
 
 @dataclass(frozen=True)

@@ -93,10 +93,10 @@ class Tally:
         self.check()
         tokens = int(self._tokens)
         skipped = int(self._skipped)
-        found = {"loss": float(self._loss) / tokens} if tokens else {}
+        numbers = {"loss": float(self._loss) / tokens} if tokens else {}
         for counted in (self._loss, self._tokens, self._skipped):
             counted.zero_()
-        return found | ({"skipped": float(skipped)} if skipped else {})
+        return numbers | ({"skipped": float(skipped)} if skipped else {})
 
     def state(self) -> list[float]:
         """The state that a resumed run needs for the same next line: the summed loss, its tokens and the skipped
@@ -243,8 +243,8 @@ class Updater:
                 teaches = self.teacher is None and self.distill.active and index == 0
                 fields = batch.source, batch.target_in, batch.target_out, batch.real, batch.source_padded
                 with fabric.no_backward_sync(self.loss, enabled=not last):
-                    found = self.loss(*fields, lesson, True) if teaches else self.loss(*fields, lesson)
-                    loss, lesson = found if teaches else (found, lesson)
+                    result = self.loss(*fields, lesson, True) if teaches else self.loss(*fields, lesson)
+                    loss, lesson = result if teaches else (result, lesson)
                     objective = loss * (scale / number)
                     if last and penalty is not None:
                         objective = objective + penalty()
@@ -270,5 +270,5 @@ def learning_rate(step: int, settings: TrainSection) -> float:
     """
     warmup = settings.warmup_steps
     rate = settings.learning_rate * min(step / warmup, (warmup / step) ** 0.5)
-    left = settings.steps - step + 1
-    return rate * min(1.0, left / settings.cooldown_steps) if settings.cooldown_steps else rate
+    remaining = settings.steps - step + 1
+    return rate * min(1.0, remaining / settings.cooldown_steps) if settings.cooldown_steps else rate

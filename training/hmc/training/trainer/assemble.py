@@ -75,21 +75,21 @@ def check_patience(train: TrainSection, run: RunSection) -> None:
 
 def check_schedule(train: TrainSection, run: RunSection) -> list[str]:
     """Returns warnings about steps, warm-up, cool-down and patience that contradict each other."""
-    found = []
+    problems = []
     peak = train.warmup_steps
     if train.steps < peak:
-        found.append(
+        problems.append(
             f"train.steps {train.steps:,} end before the warm-up does (train.warmup_steps {peak:,}): the learning rate "
             f"reaches {train.steps / peak:.2g} of train.learning_rate; set train.warmup_steps to a part of train.steps"
         )
     if train.cooldown_steps and train.steps - train.cooldown_steps < min(peak, train.steps):
-        found.append(
+        problems.append(
             f"train.cooldown_steps {train.cooldown_steps:,} of train.steps {train.steps:,} begin before the warm-up "
             f"ends (train.warmup_steps {peak:,}): the learning rate never reaches train.learning_rate; together they "
             "have to be train.steps at most"
         )
     if train.cooldown_steps and train.patience is not None:
-        found.append(
+        problems.append(
             f"train.patience {train.patience} may end the run before its cool-down (train.cooldown_steps "
             f"{train.cooldown_steps:,}), which lowers the learning rate to zero: leave one of them out"
         )
@@ -97,15 +97,15 @@ def check_schedule(train: TrainSection, run: RunSection) -> list[str]:
         best = max(1, peak // run.eval_every)  # evaluations before the first one that counts
         earliest = (best + train.patience) * run.eval_every
         if earliest >= train.steps:
-            found.append(
+            problems.append(
                 f"train.patience {train.patience} ends nothing: with an evaluation every {run.eval_every:,} updates "
                 f"(run.eval_every) and train.warmup_steps {peak:,} it could end the run after update {earliest:,}, and "
                 f"train.steps is {train.steps:,}"
             )
     after = HeadMaskSpec.parse(train.headmask).after if train.headmask else 0
     if after >= train.steps:
-        found.append(f"train.headmask masks nothing: after={after:,} is not below train.steps {train.steps:,}")
-    return found
+        problems.append(f"train.headmask masks nothing: after={after:,} is not below train.steps {train.steps:,}")
+    return problems
 
 
 def check_shape(recipe: Recipe) -> None:
@@ -287,9 +287,9 @@ def _tensors_to_start_from(source: Checkpoint, name: str, arch: Architecture, la
         return source.tensors
     same_depth = own.model_copy(update={"encoder_layers": arch.encoder_layers, "decoder_layers": arch.decoder_layers})
     if same_depth != arch:
-        there = dict(same_depth)
-        here = dict(arch)
-        different = [f"{key} {there[key]} there, {here[key]} here" for key in there if there[key] != here[key]]
+        theirs = dict(same_depth)
+        ours = dict(arch)
+        different = [f"{key} {theirs[key]} there, {ours[key]} here" for key in theirs if theirs[key] != ours[key]]
         raise InvalidRequestError(
             f"model.start_from {name} is not the model of the recipe: {'; '.join(different)}. Leave out of "
             "[model] what the checkpoint has"

@@ -118,11 +118,11 @@ def check_same_run(stored: str, recipe: Recipe, out: Path) -> None:
         before = Recipe.model_validate(former | {"run": recipe.run})
     except (ValueError, TypeError, AttributeError):  # a ValidationError is a ValueError
         raise InvalidRequestError(f"{refused}, or of another version of HMC; choose another --out") from None
-    there = before.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
+    former_fields = before.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
     here = recipe.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
-    if found := differences(there | {WHERE: then}, here | {WHERE: where(out)}):
+    if different := differences(former_fields | {WHERE: then}, here | {WHERE: where(out)}):
         raise InvalidRequestError(
-            f"{refused} ({'; '.join(found)}); give the same, choose another --out, or delete {out}"
+            f"{refused} ({'; '.join(different)}); give the same, choose another --out, or delete {out}"
         )
     if before.train.steps != recipe.train.steps:
         _check_length(before.train, recipe.train, saved_progress(out / "state", TrainingProgress).step, out)
@@ -338,9 +338,9 @@ class TrainingRun(Run, Schedule):
         """
         if not self.final.is_dir() or checkpoint_problems(self.final):
             return False
-        made = load_config(self.final).provenance
-        steps = made.get("recipe", {}).get("train", {}).get("steps", self.steps)
-        return bool(made.get("updates", steps) == self.progress.step)
+        provenance = load_config(self.final).provenance
+        steps = provenance.get("recipe", {}).get("train", {}).get("steps", self.steps)
+        return bool(provenance.get("updates", steps) == self.progress.step)
 
     def _finish(self, log: RunLog) -> None:
         """Writes the final checkpoint: the average of checkpoints, or the best one (see `Selection.choose`)."""

@@ -58,8 +58,8 @@ def _scored(path: Path, manifest: Manifest, precision: str) -> list[Level]:
     # A twin with shortlists is another system, and not another seed.
     levels = [level for level in manifest.levels if level.precision == precision and level.shortlist is None]
     if not levels:
-        there = ", ".join(dict.fromkeys(level.precision for level in manifest.levels))
-        raise InvalidRequestError(f"bundle {path} has no level in {precision}; it has {there}")
+        precisions = ", ".join(dict.fromkeys(level.precision for level in manifest.levels))
+        raise InvalidRequestError(f"bundle {path} has no level in {precision}; it has {precisions}")
     for level in levels:  # of equal heads, seeds differ in a few biases, and neurons or layers in far more
         near = [one for one in levels if one.heads == level.heads and one.parameters < ALIKE * level.parameters]
         if near:

@@ -45,7 +45,7 @@ def translations(
     limit = model.arch.max_positions
     ids = [vocabulary.cut(vocabulary.encode(text), limit) for text in texts]
     layouts = torch.from_numpy(masks).to(device)
-    found = [[""] * len(texts) for _ in range(len(masks))]
+    translated = [[""] * len(texts) for _ in range(len(masks))]
     done = 0
     with RowMasks(model) as gates:
         for group in sentence_groups([len(row) for row in ids]):
@@ -59,10 +59,10 @@ def translations(
                     decoded = _beams(model, gates, sources, openings, chunk, beam)
                 for number, outputs in zip(rows.tolist(), decoded, strict=True):
                     for i, output in zip(group, outputs, strict=True):
-                        found[number][i] = vocabulary.decode(output)
+                        translated[number][i] = vocabulary.decode(output)
             done += len(group)
             progress(f"translation: {done} of {len(texts)} sentences under {len(masks)} masks")
-    return found
+    return translated
 
 
 def best_ids(hypotheses: Sequence[Hypothesis]) -> list[int]:
@@ -138,12 +138,12 @@ def _beams(
     gates.set_encoder(masks.repeat_interleave(batch, 0))
     gates.set_decoder(masks.repeat_interleave(batch * beam, 0))
     limits = [length_limit(model, len(source)) for source in sources]
-    found = beam_search(
+    searched = beam_search(
         model,
         sources * len(masks),
         openings=openings * len(masks),
         beam=beam,
         max_length=limits * len(masks),
     )
-    best = [best_ids(hypotheses) for hypotheses in found]
+    best = [best_ids(hypotheses) for hypotheses in searched]
     return [best[start : start + batch] for start in range(0, len(best), batch)]

@@ -211,7 +211,7 @@ def table_of(shape: OfModel, rows: Iterable[Row], value: Callable[[Row], float])
 def parse_heads(names: Sequence[str], layout: HeadLayout) -> list[Head]:
     """Names such as `cross.0.3` → heads. Raises InvalidRequestError for a name that is no open head of `layout`."""
     known = {str(head): head for head in layout.heads()}
-    found = []
+    heads = []
     for name in names:
         kind, _, rest = name.partition(".")
         layer, _, index = rest.partition(".")
@@ -224,8 +224,8 @@ def parse_heads(names: Sequence[str], layout: HeadLayout) -> list[Head]:
                 f"head {name} is not open in this checkpoint; open heads of that layer: "
                 f"{', '.join(h for h in known if h.startswith(f'{kind}.{layer}.')) or 'none'}"
             )
-        found.append(known[name])
-    return found
+        heads.append(known[name])
+    return heads
 
 
 def masked_within(curve: Sequence[CurvePoint]) -> int:

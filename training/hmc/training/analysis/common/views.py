@@ -97,14 +97,14 @@ def _greedy(
     done = 0
     for rows in sentence_groups([len(ids) for ids in sources]):
         limits = [length_limit(model, len(sources[row])) for row in rows]
-        found = beam_search(
+        searched = beam_search(
             model,
             [sources[row] for row in rows],
             openings=[openings[row] for row in rows],
             beam=1,
             max_length=limits,
         )
-        for row, hypotheses in zip(rows, found, strict=True):
+        for row, hypotheses in zip(rows, searched, strict=True):
             # EOS is added also where the search ended at its limit.
             targets[row] = [*best_ids(hypotheses), model.arch.eos_id]
         done += len(rows)

@@ -64,10 +64,10 @@ def figure(width: float, height: float) -> Iterator[Figure]:
             "hatch.linewidth": 0.6,
         }
     ):
-        made = Figure(figsize=(width, height), dpi=150, layout="constrained")
-        made.get_layout_engine().set(h_pad=0.08)  # type: ignore[union-attr, call-arg]
-        FigureCanvasAgg(made)
-        yield made
+        drawing = Figure(figsize=(width, height), dpi=150, layout="constrained")
+        drawing.get_layout_engine().set(h_pad=0.08)  # type: ignore[union-attr, call-arg]
+        FigureCanvasAgg(drawing)
+        yield drawing
 
 
 def save_figure(drawn: Figure, prefix: Path) -> list[Path]:

@@ -44,13 +44,13 @@ class RankBy:
     """Kinds of the heads that are ranked; all others stay open."""
 
     def __post_init__(self) -> None:
-        given = "--rank-by NAME" if self.name is not None else None
+        option = "--rank-by NAME" if self.name is not None else None
         if self.scores is not None:
-            given = "--scores FILE"
-        if given and self.corpus is not None:
-            raise InvalidRequestError(f"give {given} or --rank-data CORPUS, not both")
-        if given and self.how != DEFAULT:
-            raise InvalidRequestError(f"give {given} or --importance, which says how to measure it, not both")
+            option = "--scores FILE"
+        if option and self.corpus is not None:
+            raise InvalidRequestError(f"give {option} or --rank-data CORPUS, not both")
+        if option and self.how != DEFAULT:
+            raise InvalidRequestError(f"give {option} or --importance, which says how to measure it, not both")
 
     def rank(self, subject: Subject, text: Text, progress: Progress = silent) -> Ranking:
         """The ranking of the subject's open heads; text: the analysed text. Raises as the functions below."""

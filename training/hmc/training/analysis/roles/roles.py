@@ -52,7 +52,7 @@ class Trees:
     source: CorpusSource
 
     @classmethod
-    def of(cls, name: str, trees: Iterable[Tree]) -> Trees:
+    def named(cls, name: str, trees: Iterable[Tree]) -> Trees:
         """name: the file as the user gave it. Raises InvalidRequestError for a treebank without trees."""
         kept = tuple(trees)
         if not kept:

@@ -88,8 +88,8 @@ class Chooser:
         """`[units]` the lowest log α of what a head or neuron needs; -inf if any of it is closed."""
         open_ = np.where(closed, -np.inf, log_alpha)
         of_layers = open_[self._end + np.maximum(self._layer_of, 0)]
-        found: Numbers = np.minimum(open_[: self._units], open_[self._units + self._gate_of])
-        return np.where(self._layer_of < 0, -np.inf, np.minimum(found, of_layers))
+        worth: Numbers = np.minimum(open_[: self._units], open_[self._units + self._gate_of])
+        return np.where(self._layer_of < 0, -np.inf, np.minimum(worth, of_layers))
 
     def _affordable(self, order: Indices, path: Indices, log_alpha: Numbers, closed: Mask, ms: float) -> int:
         """How many units of an order keep the latency, beside `path`: it only grows with their number."""
@@ -128,8 +128,8 @@ class Chooser:
         for number, (name, _) in enumerate(self._sub_layers):
             step = cost_of(self._table, name).step
             mine = np.flatnonzero(self._owner == number)
-            there = int(kept[mine].sum())
-            more = rounded_up(there, step) - there
+            number_open = int(kept[mine].sum())
+            more = rounded_up(number_open, step) - number_open
             free = mine[~kept[mine] & ~closed[mine]] if more else mine[:0]
             filled[free[np.argsort(-log_alpha[free], kind="stable")[:more]]] = True
         return filled

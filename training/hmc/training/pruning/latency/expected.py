@@ -51,12 +51,12 @@ class ModelGates:
     def _paths(self, owners: list[int]) -> Tensor:
         units = len(owners)
         shared = self.shared.total
-        found = [
+        paths = [
             (head, units + self.gate_of[owner], units + shared + self.layer_of[owner])
             for head, owner in enumerate(owners)
             if self.sub_layers[owner][0] == "cross" and self.layer_of[owner] >= 0
         ]
-        return torch.tensor(found, dtype=torch.long, device=self.owner.device).reshape(-1, 3)
+        return torch.tensor(paths, dtype=torch.long, device=self.owner.device).reshape(-1, 3)
 
     def split(self, values: Tensor) -> tuple[Tensor, ...]:
         """`[total]` values of all gates → values of heads, of neurons, of sub-layers and of layers."""
@@ -93,7 +93,7 @@ class ExpectedLatency:
     def __call__(self) -> Tensor:
         """Returns the expected latency now (scalar)."""
         gates = self._gates
-        every = torch.cat([each.open_probabilities() for each in gates.sets])
+        every = torch.cat([own.open_probabilities() for own in gates.sets])
         heads, neurons, shared, layers = gates.split(torch.where(self._spared(every.detach()), every.detach(), every))
         units = torch.cat([heads, neurons])
         count = units.new_zeros(len(gates.sub_layers)).index_add(0, gates.owner, units)

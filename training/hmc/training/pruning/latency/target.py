@@ -186,7 +186,7 @@ def closed_gates(gates: ModelGates, progress: PruneProgress) -> Tensor:
     """Returns `[total]` booleans: the gates that an earlier stage closed."""
     device = gates.owner.device
     if progress.layout is None or progress.neurons is None or progress.removed_layers is None:
-        return torch.zeros(sum(each.total for each in gates.sets), dtype=torch.bool, device=device)
+        return torch.zeros(sum(own.total for own in gates.sets), dtype=torch.bool, device=device)
     kept = set(HeadLayout.from_json(progress.layout).heads())
     removed = RemovedLayers.model_validate(progress.removed_layers)
     heads = torch.tensor([head not in kept for head in gates.heads.heads], device=device)
