@@ -33,7 +33,7 @@ class NoOpener:
         return OpenedGraph(Graph(), {})
 
 
-@pytest.mark.parametrize("taking", ["take_decoder", "collector"])
+@pytest.mark.parametrize("taking", ["checkout_decoder", "collector"])
 def test_no_thread_waits_for_ever_when_graphs_open_beside_a_capture(taking: str) -> None:
     """A worker needs a graph within its turn on the device, a worker of another level wants the device alone, and a
     thread opens a graph aside."""
@@ -46,7 +46,7 @@ def test_no_thread_waits_for_ever_when_graphs_open_beside_a_capture(taking: str)
         with turns.shared(GPU):
             inside.set()
             assert go_on.wait(GUARD_S)
-            getattr(sessions, taking)(*(["search_beam"] if taking == "take_decoder" else []))
+            getattr(sessions, taking)(*(["search_beam"] if taking == "checkout_decoder" else []))
 
     def capture() -> None:
         with turns.alone(GPU):
@@ -79,5 +79,5 @@ def test_graphs_that_are_closed_go_in_a_turn_and_do_not_come_back() -> None:
         assert graph() is not None
     closing.join(GUARD_S)
     assert (graph(), collector()) == (None, None)
-    sessions._replace("search_beam")
+    sessions._prefetch("search_beam")
     assert not sessions.decoders

@@ -265,7 +265,7 @@ class FakeSessions:
     def device_encoder(self) -> DeviceEncoder:
         return DeviceEncoder(FakeEncoder(), self.device, ARCH.pad_id, ARCH.max_positions)
 
-    def take_decoder(self, variant: object) -> FakeStep:
+    def checkout_decoder(self, variant: object) -> FakeStep:
         return self.step
 
     def collector(self) -> onnxruntime.InferenceSession:

@@ -44,7 +44,7 @@ class DeviceCaches(Caches):
         self.positions = positions
         self.device = sessions.device
         self.rows = chain.rows
-        session = sessions.take_decoder(variant)
+        session = sessions.checkout_decoder(variant)
         caches = {i.name: CacheShape(i.type, tuple(i.shape)) for i in session.get_inputs() if _is_cache(i.name)}
         self.self_attention = any(name.startswith("past_") for name in caches)
         self.pools = Pools(caches, sessions.memory)
@@ -141,7 +141,7 @@ class DeviceCaches(Caches):
         opened."""
         self.pools.close()
         self.steps.close()
-        self.sessions.replace_decoder(self.variant)
+        self.sessions.prefetch_decoder(self.variant)
 
     # -- slots and memory ------------------------------------------------------------------------------------------
 

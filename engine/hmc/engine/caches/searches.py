@@ -63,7 +63,7 @@ class Searches:
         tree = variant == "search_beam"
         self.chain = Chain(rows, max_rows, max_tokens, sessions.arch.max_positions, tree=tree)
         self._longest = self.chain.buckets[-1][0].target
-        session = sessions.take_decoder(variant)
+        session = sessions.checkout_decoder(variant)
         self._inputs = {i.name: i for i in session.get_inputs()}
         self._outputs = [o.name for o in session.get_outputs()]
         self._steps = BoundSteps(session, self.device)
@@ -240,7 +240,7 @@ class Searches:
         self.pools.close()
         self._staging.close()
         del self._steps, self._step, self._collector, self._state, self.arrays, self.mirror
-        self.sessions.replace_decoder(self.variant)
+        self.sessions.prefetch_decoder(self.variant)
 
     @property
     def _present(self) -> Geometry:

@@ -231,19 +231,19 @@ class DeviceSessions(LevelSessions):
         """Runs the encoder of a level in device form."""
         return DeviceEncoder(self.encoder, self.device, self.arch.pad_id, self.arch.max_positions)
 
-    def take_decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
-        """A session of this variant for one batch alone: graphs that are captured in it
-        refer to the memory of that batch, and ONNX Runtime forgets them only with the session. The first call takes the
-        session that `decoder` opened; each other call opens a session."""
+    def checkout_decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
+        """A session of this variant for one batch alone: graphs that are captured in it refer to the memory of that
+        batch, and ONNX Runtime forgets them only with the session. The first call takes the session that `decoder`
+        opened; each other call opens a session."""
         with self._turn_to_open():
-            taken = self.decoders.pop(variant, None)
-            return self._open_decoder(variant) if taken is None else taken
+            opened = self.decoders.pop(variant, None)
+            return self._open_decoder(variant) if opened is None else opened
 
-    def replace_decoder(self, variant: Variant | None) -> None:
-        """Opens a session for the next `take_decoder`, on a thread of its own, unless there is one."""
-        threading.Thread(target=self._replace, args=(variant,), name=f"hmc-open-{variant}").start()
+    def prefetch_decoder(self, variant: Variant | None) -> None:
+        """Opens a session for the next `checkout_decoder`, on a thread of its own, unless there is one."""
+        threading.Thread(target=self._prefetch, args=(variant,), name=f"hmc-open-{variant}").start()
 
-    def _replace(self, variant: Variant | None) -> None:
+    def _prefetch(self, variant: Variant | None) -> None:
         try:
             with self._turn_to_open():
                 if variant not in self.decoders and not self._closed:
@@ -252,8 +252,7 @@ class DeviceSessions(LevelSessions):
             log.exception("a decoder of level %s could not be opened again; requests try it", self.level.name)
 
     def collector(self) -> onnxruntime.InferenceSession:
-        """The graph that reads ended searches. Opens it if it is not open. Errors: see
-        `open`."""
+        """The graph that reads ended searches. Opens it if it is not open. Errors: see `open`."""
         with self._turn_to_open():
             if self._collector is None:
                 self._collector = self._open(collect_path(self.level.name), spin_us=0)

@@ -136,10 +136,10 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
         times: RequestTimes | None = None,
     ) -> None:
-        """end: called with the slot when the lease ends. priority: of the texts of this lease. call: that needs
-        the level; None: nobody's. model: the name of the level's model. code: the token of the target language that
-        each text begins with; empty: none.
-        chosen_by: see `Selector.chosen_by`. clock: in seconds. times: get to know how long this call takes."""
+        """end: called with the slot when the lease ends. priority: of the texts of this lease. call: that needs the
+        level; None: nobody's. model: the name of the level's model. code: the token of the target language that each
+        text begins with; empty: none. chosen_by: see `Selector.chosen_by`. clock: in seconds. times: get to know how
+        long this call takes."""
         self.level = slot.level
         self.bundle_version = bundle_version
         self.slot = slot
