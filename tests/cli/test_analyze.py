@@ -156,13 +156,16 @@ def test_budgets_of_a_scored_bundle(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
         (("groups", "--scope", "heads"), "--scope 'heads'"),
         (("groups", "--scores", "nowhere.json"), "nowhere.json: cannot be read"),
         (("groups", "--rank-by", "luck"), "--rank-by luck: choose one of gates, importance, ablation"),
-        (("groups", "--rank-by", "gates", "--importance", "token"), "give --rank-by NAME or --importance"),
+        (
+            ("groups", "--rank-by", "gates", "--importance", "token"),
+            "--importance: it says how to measure what --rank-by",
+        ),
         (("importance", "--importance", "words"), "--importance: 'words' names no importance"),
         (("ablate", "--head", "cross.0.3", "--no-bleu", "--save", "new"), "have no score; measure every head"),
         (("profile", "--shares", "a"), "--shares 'a': write numbers with commas"),
         (("importance", "--device", "tpu"), "device 'tpu': choose auto, cpu, cuda or cuda:N"),
         (("importance", "--sentences", "-1"), "sentences -1: choose 1 or more, or 0 for all"),
-        (("correlate",), "1 texts: give exactly two, with --data twice"),
+        (("correlate",), "1 texts: give exactly two"),
     ],
 )
 def test_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -88,6 +89,33 @@ def test_no_two_public_classes_share_a_name(repository: Path) -> None:
                     places.setdefault(name, []).append(str(path.relative_to(repository)))
     assert len(places) > 400
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def options_in_errors(source: str) -> list[str]:
+    """Options of a command line that errors of a module name, but for commands in backticks."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise):
+            constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+            text = "".join(value for value in constants if isinstance(value, str))
+            found += re.findall(r"--[a-z][a-z-]*", re.sub("`[^`]*`", "", text))
+    return found
+
+
+def test_only_the_command_names_options(repository: Path) -> None:
+    """A caller in Python never typed one. Errors name fields, and the command line renders them as options."""
+    named = {}
+    for folder in packages(repository):
+        if "cli" not in folder.parts and "experiments" not in folder.parts:
+            for path in folder.glob("*.py"):
+                if options := options_in_errors(path.read_text(encoding="utf-8")):
+                    named[str(path.relative_to(repository))] = options
+    assert named == {}
+
+
+def test_an_option_in_an_error_is_found() -> None:
+    source = 'def f(x):\n    raise E(f"--beam {x}: run `hmc a --b` or " "leave --max-rows out")\n"--other"'
+    assert options_in_errors(source) == ["--beam", "--max-rows"]
 
 
 def test_a_class_is_found_by_its_name() -> None:

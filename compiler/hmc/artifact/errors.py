@@ -205,6 +205,6 @@ def renamed(message: str, names: Mapping[str, str]) -> str:
         field = found["field"]
         follows = message[found.end() :]
         begins = found.start() == 0 and re.match(r"\[\d+\]| \S+:|:| has ", follows)
-        return names[field] if "_" in field or begins else found[0]
+        return names[field] if "_" in field or "." in field or begins else found[0]
 
     return re.sub(rf"(?<![\w./=-])(?:options\.|level\.)?(?P<field>{fields})(?![\w/=-]|\.\w)", other, message)

@@ -248,7 +248,7 @@ def test_a_level_that_left_counts_while_a_call_holds_it(bundles: dict[str, Path]
 
 
 def test_a_start_that_does_not_fit_fails(bundles: dict[str, Path], factory: FakeFactory) -> None:
-    with pytest.raises(FailedPreconditionError, match=r"'h6' does not fit into --memory of 0\.2 MiB beside en-de/full"):
+    with pytest.raises(FailedPreconditionError, match=r"'h6' does not fit into `memory` of 0\.2 MiB beside en-de/full"):
         opened({"en-de": bundles["en-de"]}, factory, memory=SHARED + FULL + H12)
     assert all(t.closed for t in factory.made)
 

@@ -105,7 +105,7 @@ def test_nothing_is_loaded_beyond_the_bound(
         assert client.translate(["A dog."], small, SHORT).level == small
         assert opened == [small]
         for _ in range(2):
-            with pytest.raises(FailedPreconditionError, match=rf"'{large}' does not fit into --memory .* missing"):
+            with pytest.raises(FailedPreconditionError, match=rf"'{large}' does not fit into `memory` .* missing"):
                 client.translate(["A dog."], large, SHORT)
             now = held(running)
             assert set(now) == {FULL, small}

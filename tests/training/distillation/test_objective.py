@@ -204,7 +204,7 @@ def test_without_distillation_none_is_loaded(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("distill", "longest", "arch", "message"),
     [
-        (DistillSection(teacher="t"), 20, {}, "set --distill WEIGHT"),
+        (DistillSection(teacher="t"), 20, {}, "set distill.weight"),
         (DistillSection(weight=0.5), 97, {}, "96 positions, and sentences have up to 97"),
         (DistillSection(hidden=1.0), 20, {"d_model": 64}, "d_model is 32, the student's 64"),
         (DistillSection(attention=1.0), 20, {"decoder_layers": 3}, "decoder_layers is 2, the student's 3"),
@@ -219,5 +219,5 @@ def test_teachers_that_do_not_fit(
 
 
 def test_a_compiled_loss_gives_no_layers() -> None:
-    with pytest.raises(InvalidRequestError, match="leave --compile"):
+    with pytest.raises(InvalidRequestError, match=r"leave run\.compile out"):
         updater(make_model(), EVERYTHING, another_model(), compiled=True)

@@ -160,7 +160,7 @@ def test_lambda_alone_names_the_gates_that_have_not_settled(
 
 
 def test_settling_belongs_to_lambda(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="--settle-gates belongs to --l0-lambda"):
+    with pytest.raises(InvalidRequestError, match="settle_gates belongs to l0_lambda"):
         prune(folder, tmp_path / "p", [9], settle_gates=True)
 
 
@@ -331,9 +331,9 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(folder: Path, tmp_path:
         (parse_budgets("enc=49,cross=1"), {}, "this model has 48"),
         (parse_budgets("enc=9;dec=9"), {}, "falling budgets of the same kinds"),
         (parse_budgets("enc=9;enc=9"), {}, "falling budgets"),
-        (parse_budgets("enc=9"), {"scope": ("cross",)}, "outside --scope"),
+        (parse_budgets("enc=9"), {"scope": ("cross",)}, "outside the scope"),
         (parse_budgets("9"), {"l0_lambda": 0.1}, "either"),
-        (parse_budgets("9,0"), {}, "--target-heads: no head of cross-attention would stay open"),
+        (parse_budgets("9,0"), {}, "target_heads: no head of cross-attention would stay open"),
         (parse_budgets("cross=0"), {}, "no head of cross-attention would stay open"),
     ],
 )

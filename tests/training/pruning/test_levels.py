@@ -189,12 +189,12 @@ def test_impossible_levels(folder: Path, tmp_path: Path, budgets: str, message: 
 @pytest.mark.parametrize(
     ("settings", "steps", "message"),
     [
-        ({}, 0, "--nested-heads belongs to --nested-steps"),
-        ({"nested": NestedSection(teacher="in-place")}, 2, "in-place belongs to --distill"),
+        ({}, 0, "nested.heads belongs to nested_steps"),
+        ({"nested": NestedSection(teacher="in-place")}, 2, "in-place belongs to distill.weight"),
         (
             {"nested": NestedSection(teacher="in-place"), "distill": DistillSection(weight=0.9, teacher="c")},
             2,
-            "leave --teacher out",
+            "leave the teacher out",
         ),
     ],
 )

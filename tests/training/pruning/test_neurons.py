@@ -177,7 +177,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(folder: Path, tmp_path:
         ("192", "", {}, "has 192 feed-forward neurons"),
         ("20,30", "", {}, "give each budget smaller than the one before, not 20, 30"),
         ("30,20,10", "12,5", {}, "3 and 2 do not pair up"),
-        ("30", "", {"l0_lambda": 0.1}, "either --target-heads, --target-ffn or both, or --l0-lambda"),
+        ("30", "", {"l0_lambda": 0.1}, "either target_heads, target_ffn or both, or l0_lambda"),
     ],
 )
 def test_impossible_requests(

@@ -278,7 +278,7 @@ def test_dev_and_nested_steps_are_part_of_the_request(corpus: str, tmp_path: Pat
     for dev, steps in ((corpus, 10), (other, 500)):
         with pytest.raises(InvalidRequestError, match="other settings"):
             run(dev, steps)
-    with pytest.raises(InvalidRequestError, match="--nested-steps -5"):
+    with pytest.raises(InvalidRequestError, match="nested_steps -5"):
         run(corpus, -5)
     former = request(out)
     del former["dev"], former["nested_steps"]  # as an earlier version wrote it

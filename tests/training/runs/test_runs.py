@@ -177,7 +177,7 @@ def test_lambda_form_closes_heads_when_the_penalty_is_large(corpus: str, trained
 
 
 @pytest.mark.parametrize(
-    ("targets", "message"), [([], "--target-heads"), ([10], "below the 10 open heads"), ([3, 6], "falling budgets")]
+    ("targets", "message"), [([], "target_heads"), ([10], "below the 10 open heads"), ([3, 6], "falling budgets")]
 )
 def test_impossible_budgets(corpus: str, trained: Path, tmp_path: Path, targets: list[int], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):

@@ -120,7 +120,7 @@ def test_what_differs_is_named_with_both_values(corpus: str, tmp_path: Path) -> 
     assert str(refused.value) == (
         f"{out} holds a run of another recipe (tokenizer.vocab_size: 120 there, 110 here; train.headmask: "
         f"not set there, random:1 here; train.seed: 1 there, 9 here); give the same, choose "
-        f"another --out, or delete {out}"
+        f"another folder, or delete {out}"
     )
 
 

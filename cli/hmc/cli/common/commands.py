@@ -83,6 +83,15 @@ OF_FIELDS = {
     "precisions": "precision",
     "speedups": "target_speedup",
     "table_file": "latency_table",
+    "distill.weight": "distill",
+    "distill.hidden": "distill_hidden",
+    "distill.attention": "distill_attention",
+    "nested.heads": "nested_heads",
+    "nested.levels": "nested_levels",
+    "nested.teacher": "nested_teacher",
+    "run.compile": "compile",
+    "importance": "words",
+    "rank_by": "name_of_score",
 }
 """Field of a request or of settings → the parameter of commands that sets it, where the names differ."""
 TRY_AGAIN = 75

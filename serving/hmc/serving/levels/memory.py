@@ -131,11 +131,11 @@ class Capacity:
         if missing <= 0:
             return chosen
         pinned = [entry for entry in entries if entry.pinned]
-        what = f"level {level.name!r} does not fit into --memory of {_mebibytes(self.limit or 0)}"
+        what = f"level {level.name!r} does not fit into `memory` of {_mebibytes(self.limit or 0)}"
         if excess(pinned) > 0:
             beside = f" beside {', '.join(x.name for x in pinned)}, which stay loaded" if pinned else ""
             raise FailedPreconditionError(
-                f"{what}{beside}: {_mebibytes(excess(pinned))} are missing; raise --memory, choose a smaller level, or "
+                f"{what}{beside}: {_mebibytes(excess(pinned))} are missing; raise `memory`, choose a smaller level, or "
                 "load fewer levels at the start"
             )
         busy = ", ".join(entry.name for entry in entries if entry.in_use and not entry.pinned)

@@ -150,7 +150,7 @@ def test_scores_that_cannot_be_compared_are_refused(tiny_bundle: Path, tmp_path:
         budgets.analyse({"one": one, "other": other})
     with pytest.raises(InvalidRequestError, match="has no level in fp16; it has fp32"):
         budgets.analyse({"one": one}, "fp16")
-    with pytest.raises(InvalidRequestError, match="level full has no scores; compile the bundle with --eval"):
+    with pytest.raises(InvalidRequestError, match="level full has no scores; compile the bundle with a test set"):
         budgets.analyse({"one": tiny_bundle})
     with pytest.raises(InvalidRequestError, match="one or more bundles"):
         budgets.analyse({})

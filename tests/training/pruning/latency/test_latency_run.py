@@ -128,9 +128,13 @@ def test_a_pruned_model_can_be_pruned_again(folder: Path, tmp_path: Path) -> Non
         (LatencyPlan(table(), (LatencyGoal("1.0x", WHOLE_MS),)), {}, "takes .* ms already"),
         (LatencyPlan(table(), (LatencyGoal("9x", 11.0),)), {}, "9x: 11.00 ms cannot be reached"),
         (LatencyPlan(table(), (LatencyGoal("a", 20.0), LatencyGoal("b", 30.0))), {}, "from the slowest"),
-        (LatencyPlan(table(), (LatencyGoal("a", 20.0),)), {"scope": KINDS[:1]}, "leave --scope out"),
-        (LatencyPlan(table(), (LatencyGoal("a", 20.0),)), {"l0_lambda": 0.1}, "without --target-heads"),
-        (LatencyPlan(table(), (LatencyGoal("a", 20.0),)), {"settle_gates": True}, "belongs to --l0-lambda"),
+        (
+            LatencyPlan(table(), (LatencyGoal("a", 20.0),)),
+            {"scope": KINDS[:1]},
+            "scope: a latency decides",
+        ),
+        (LatencyPlan(table(), (LatencyGoal("a", 20.0),)), {"l0_lambda": 0.1}, "without target_heads"),
+        (LatencyPlan(table(), (LatencyGoal("a", 20.0),)), {"settle_gates": True}, "belongs to l0_lambda"),
     ],
 )
 def test_what_cannot_be_reached_is_refused(
@@ -147,7 +151,7 @@ def test_a_table_of_another_model_is_refused(folder: Path, tmp_path: Path) -> No
     with pytest.raises(InvalidRequestError, match="another architecture"):
         run(folder, tmp_path / "p", plan)
     corpus = f"{folder}/t.en {folder}/t.de"
-    with pytest.raises(InvalidRequestError, match=re.escape("give it without --target-heads")):
+    with pytest.raises(InvalidRequestError, match=re.escape("give it without target_heads")):
         PruningRun(
             PruneRequest(
                 folder / "c",

@@ -105,7 +105,7 @@ class TokenCorpus:
         if fingerprint and fingerprint != self.fingerprint:
             raise InvalidRequestError(
                 f"the training text, or its tokens in cache/, is not what {state} was trained with; restore it, or "
-                "choose another --out to train with the new text (BPE-dropout draws new tokens when cache/ is deleted)"
+                "choose another folder to train with the new text (BPE-dropout draws new tokens when cache/ is deleted)"
             )
 
     def drop_others(self) -> None:

@@ -212,12 +212,12 @@ class DevText:
         if len(self.everything) < count and len(self.pairs) == len(self.everything):
             raise InvalidRequestError(
                 f"{state} was scored on {count} pairs of the dev text, and this run reads {len(self.pairs)}: give "
-                f"run.eval_sentences={count} or more, restore the dev text, or choose another --out"
+                f"run.eval_sentences={count} or more, restore the dev text, or choose another folder"
             )
         if fingerprint and _fingerprint(self.everything[:count]) != fingerprint:
             raise InvalidRequestError(
                 f"the dev text is not what {state} was scored on, and scores of two texts cannot be compared; restore "
-                "the dev text, or choose another --out"
+                "the dev text, or choose another folder"
             )
 
 

@@ -39,8 +39,8 @@ class Vocabulary:
             options = " ".join(f"--{name}" for name in missing)
             raise InvalidRequestError(
                 f"the tokenizer has no {' and no '.join(missing)}: train it with SentencePiece's {options} set to an "
-                "unused id, e.g. spm_train --eos_id=0 --unk_id=1 --pad_id=2 --bos_id=-1 (by default SentencePiece has "
-                "no padding)"
+                "unused id, e.g. `spm_train --eos_id=0 --unk_id=1 --pad_id=2 --bos_id=-1` (by default SentencePiece "
+                "has no padding)"
             )
 
     def __len__(self) -> int:

@@ -64,13 +64,12 @@ def teacher_path(settings: DistillSection, default: Path | None) -> Path | None:
     contradict each other."""
     if not settings.active and settings.teacher is not None:
         raise InvalidRequestError(
-            f"a teacher is given ({settings.teacher}), but nothing is learned from it: set --distill WEIGHT "
-            "(distill.weight in a recipe) above 0"
+            f"a teacher is given ({settings.teacher}), but nothing is learned from it: set distill.weight above 0"
         )
     if settings.temperature != OFF.temperature and not settings.weight:
         raise InvalidRequestError(
             f"a temperature is given ({settings.temperature:g}), but no distribution is learned from a teacher: set "
-            "--distill WEIGHT (distill.weight in a recipe) above 0, or leave the temperature out"
+            "distill.weight above 0, or leave the temperature out"
         )
     if not settings.active:
         return None
@@ -132,5 +131,5 @@ def check_same_teacher(former: str, present: str, state: Path) -> None:
     `state` began."""
     if former != present:
         raise InvalidRequestError(
-            f"the teacher is not the one that {state} began with; restore that checkpoint, or choose another --out"
+            f"the teacher is not the one that {state} began with; restore that checkpoint, or choose another folder"
         )

@@ -42,7 +42,8 @@ def ranking_without_closing(
     """
     if heads in ("gates", "both") and source.gates is None:
         raise InvalidRequestError(
-            f"--nested-heads {heads} ranks heads by log α, and this checkpoint has none: use importance, or checkpoints"
+            f"nested.heads {heads}: it ranks heads by log α, and this checkpoint has none: use importance "
+            "or checkpoints"
         )
     rankings: list[HeadScores] = []
     if heads in ("gates", "both") and source.gates is not None:

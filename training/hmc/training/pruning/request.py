@@ -143,7 +143,7 @@ def plan_pruning(request: PruneRequest) -> PrunePlan:
     else:
         stages = plan_stages(budgets, source.layout, settings, request.neurons, source.ffn_widths.total)
     if request.nested_steps < 0:
-        raise InvalidRequestError(f"--nested-steps {request.nested_steps}: give 0 (no nested fine-tuning) or more")
+        raise InvalidRequestError(f"nested_steps {request.nested_steps}: give 0 (no nested fine-tuning) or more")
     languages = languages_of(source)
     check_corpora(request.train, languages)
     dev = read_dev(request.dev, languages, settings.run.eval_sentences)
@@ -166,19 +166,16 @@ def check_request(settings: PruneSettings, neurons: Sequence[NeuronBudget], nest
     if settings.distill.teacher:
         check_checkpoint(Path(settings.distill.teacher))
     if nested.heads != "checkpoints" and not nested_steps:
-        raise InvalidRequestError("--nested-heads belongs to --nested-steps: give a number of updates")
+        raise InvalidRequestError("nested.heads belongs to nested_steps: give a number of updates")
     if nested.heads != "checkpoints" and (neurons or settings.l0_lambda is not None):
-        raise InvalidRequestError(
-            f"--nested-heads {nested.heads} closes no gates: leave --target-ffn and --l0-lambda out"
-        )
+        raise InvalidRequestError(f"nested.heads {nested.heads} closes no gates: leave target_ffn and l0_lambda out")
     if nested_steps and nested.teacher == "in-place" and not settings.distill.active:
-        raise InvalidRequestError("--nested-teacher in-place belongs to --distill: give a weight, such as 0.9")
+        raise InvalidRequestError("nested.teacher in-place belongs to distill.weight: give one, such as 0.9")
     if nested_steps and nested.teacher == "in-place" and settings.distill.teacher:
-        raise InvalidRequestError("--nested-teacher in-place learns from the largest level: leave --teacher out")
+        raise InvalidRequestError("nested.teacher in-place learns from the largest level: leave the teacher out")
     if nested_steps and nested.teacher == "in-place" and nested.levels != "sandwich":
         raise InvalidRequestError(
-            "--nested-teacher in-place needs a largest level in every update: leave out "
-            f"--nested-levels {nested.levels}"
+            f"nested.teacher in-place needs a largest level in every update: leave out nested.levels {nested.levels}"
         )
 
 
@@ -202,7 +199,7 @@ def request_text(out: Path, request: dict[str, Any], settings: PruneSettings) ->
     if has_results(out):
         named = f" ({'; '.join(different)})" if different else ""
         raise InvalidRequestError(
-            f"{out} holds a pruning run with other settings{named}; give the same, choose another --out, or delete "
+            f"{out} holds a pruning run with other settings{named}; give the same, choose another folder, or delete "
             f"{out}"
         )
     return text

@@ -124,7 +124,7 @@ class PruningRun(CheckpointRun):
             path = self.out / stage.folder
             if stage.kind == "recover" and checkpoint_problems(path):
                 raise InvalidRequestError(
-                    f"{path}, which this run wrote, is missing or damaged; put it back, or choose another --out"
+                    f"{path}, which this run wrote, is missing or damaged; put it back, or choose another folder"
                 )
 
     # -- closing -------------------------------------------------------------------------------------------------

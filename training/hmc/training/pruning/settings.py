@@ -156,8 +156,8 @@ class PruneSettings(Section):
         dropout = tokenizer.bpe_dropout if self.bpe_dropout is None else self.bpe_dropout
         if not dropout and (self.bpe_dropout_copies or 1) > 1:
             raise InvalidRequestError(
-                f"--bpe-dropout-copies {self.bpe_dropout_copies} belongs to --bpe-dropout: give its probability, such "
-                "as 0.1, or leave --bpe-dropout-copies out"
+                f"bpe_dropout_copies {self.bpe_dropout_copies} belongs to bpe_dropout: give its probability, such "
+                "as 0.1, or leave bpe_dropout_copies out"
             )
         copies = (self.bpe_dropout_copies or tokenizer.bpe_dropout_copies) if dropout else 1
         return self.model_copy(update={"bpe_dropout": dropout, "bpe_dropout_copies": copies})

@@ -45,7 +45,7 @@ class LatencyPlan:
         nothing."""
         if self.table.architecture != checkpoint.architecture:
             raise InvalidRequestError(
-                "the latency table was measured on a model of another architecture; leave --latency-table out to "
+                "the latency table was measured on a model of another architecture; leave latency_table out to "
                 "measure this one"
             )
         sizes = Sizes.of(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
@@ -160,9 +160,9 @@ def plan_stages(
     Raises InvalidRequestError when the budgets do not fit the model, each other or the settings.
     """
     if bool(budgets or neuron_budgets) == (settings.l0_lambda is not None):
-        raise InvalidRequestError("give either --target-heads, --target-ffn or both, or --l0-lambda X")
+        raise InvalidRequestError("give either target_heads, target_ffn or both, or l0_lambda")
     if settings.settle_gates and settings.l0_lambda is None:
-        raise InvalidRequestError("--settle-gates belongs to --l0-lambda; budgets always settle their gates")
+        raise InvalidRequestError("settle_gates belongs to l0_lambda; budgets always settle their gates")
     _check_heads(budgets, layout, settings)
     stages: list[Stage] = []
     for pair in _paired(budgets, [budget.neurons(neurons) for budget in neuron_budgets]) or [(None, None)]:
@@ -192,32 +192,32 @@ def check_latency_settings(settings: PruneSettings, budgets: Sequence[object] = 
     """Raises InvalidRequestError when settings, or the budgets given too, contradict a latency."""
     if budgets or settings.l0_lambda is not None:
         raise InvalidRequestError(
-            "a latency decides on heads, neurons and layers together: give it without --target-heads, --target-ffn and "
-            "--l0-lambda"
+            "a latency decides on heads, neurons and layers together: give it without target_heads, target_ffn and "
+            "l0_lambda"
         )
     if settings.settle_gates:
-        raise InvalidRequestError("--settle-gates belongs to --l0-lambda; latencies always settle their gates")
+        raise InvalidRequestError("settle_gates belongs to l0_lambda; latencies always settle their gates")
     if settings.scope != KINDS:
-        raise InvalidRequestError("a latency decides on heads of all kinds: leave --scope out")
+        raise InvalidRequestError("scope: a latency decides on heads of all kinds; leave it out")
 
 
 def _check_heads(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: PruneSettings) -> None:
     for budget in budgets:
         outside = [kind for kind in budget.kinds if kind not in settings.scope]
         if outside:
-            raise InvalidRequestError(f"--target-heads: {', '.join(outside)} is outside --scope")
+            raise InvalidRequestError(f"target_heads: {', '.join(outside)} is outside the scope")
         if not (available := budget.available(layout)):
             raise InvalidRequestError(
-                f"--target-heads {budget.name}: this checkpoint has no heads of {', '.join(budget.kinds)} left to close"
+                f"target_heads {budget.name}: this checkpoint has no heads of {', '.join(budget.kinds)} left to close"
             )
         if budget.heads >= available:
-            raise InvalidRequestError(f"--target-heads {budget.name}: give budgets below the {available} open heads")
+            raise InvalidRequestError(f"target_heads {budget.name}: give budgets below the {available} open heads")
         if problems := budget.problems(layout):
-            raise InvalidRequestError(f"--target-heads: {problems[0]}")
+            raise InvalidRequestError(f"target_heads: {problems[0]}")
     for wide, narrow in pairwise(budgets):
         if not narrow.within(wide):
             raise InvalidRequestError(
-                f"--target-heads: give falling budgets of the same kinds; {narrow.name} does not follow {wide.name}"
+                f"target_heads: give falling budgets of the same kinds; {narrow.name} does not follow {wide.name}"
             )
 
 
@@ -227,7 +227,7 @@ def _paired(budgets: Sequence[HeadBudget], neurons: list[int]) -> list[tuple[Hea
         return [(budget, None) for budget in budgets]
     if any(wide <= narrow for wide, narrow in pairwise(neurons)):
         raise InvalidRequestError(
-            f"--target-ffn: give each budget smaller than the one before, not {', '.join(map(str, neurons))}"
+            f"target_ffn: give each budget smaller than the one before, not {', '.join(map(str, neurons))}"
         )
     if not budgets:
         return [(None, number) for number in neurons]
@@ -235,7 +235,7 @@ def _paired(budgets: Sequence[HeadBudget], neurons: list[int]) -> list[tuple[Hea
         neurons = neurons * len(budgets)
     if len(neurons) != len(budgets):
         raise InvalidRequestError(
-            f"--target-ffn: give one budget for all of --target-heads, or one for each; {len(neurons)} and "
+            f"target_ffn: give one budget for all of target_heads, or one for each; {len(neurons)} and "
             f"{len(budgets)} do not pair up"
         )
     return list(zip(budgets, neurons, strict=True))

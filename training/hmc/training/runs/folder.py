@@ -163,7 +163,7 @@ def hold(out: Path) -> None:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             os.close(file)
             raise InvalidRequestError(
-                f"another process is working in {out}; wait for it, or choose another --out"
+                f"another process is working in {out}; wait for it, or choose another folder"
             ) from None
     if held is not None:  # of a folder that was deleted since
         os.close(held)
@@ -219,7 +219,7 @@ def _check(out: Path, first: str, written: Iterable[str], checkpoints: list[str]
     # `first` is looked for last: another process of the same run may just have written it.
     if present and not (out / first).is_file():
         raise InvalidRequestError(
-            f"{out} holds {', '.join(present)}, and no {first} that says which run wrote it; choose another --out"
+            f"{out} holds {', '.join(present)}, and no {first} that says which run wrote it; choose another folder"
         )
     for name in STATES:
         check_replaceable(out / name, state.FORMAT)

@@ -157,7 +157,7 @@ def check_processes(run: RunSection) -> None:
     if started not in ("1", str(wanted)):
         raise InvalidRequestError(
             f"{started} processes were started (WORLD_SIZE), but the run needs {wanted} (run.devices × run.nodes). "
-            "hmc train: give --set run.devices=N (processes per node) and run.nodes; hmc prune: start it without "
+            "hmc train: give run.devices (processes per node) and run.nodes; hmc prune: start it without "
             "torchrun"
         )
 
@@ -170,18 +170,18 @@ def check_compilable(device: torch.device) -> None:
     if device.type != "cuda":
         raise DeviceUnavailableError(
             f"run.compile is for CUDA devices, and this run is on {device.type}, which has fast operations of its own; "
-            "leave --compile out (run.compile = false)"
+            "leave run.compile out"
         )
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) < OLDEST_COMPILED:
         raise DeviceUnavailableError(
             f"run.compile needs a GPU of compute capability {'.'.join(map(str, OLDEST_COMPILED))}, and "
-            f"{torch.cuda.get_device_name(device)} has {major}.{minor}; leave --compile out (run.compile = false)"
+            f"{torch.cuda.get_device_name(device)} has {major}.{minor}; leave run.compile out"
         )
     if find_spec("triton") is None:
         raise DeviceUnavailableError(
-            "run.compile needs Triton, which is not installed: install it (`pip install triton`) or leave --compile "
-            "out (run.compile = false)"
+            "run.compile needs Triton, which is not installed: install it (`pip install triton`) or leave "
+            "run.compile out"
         )
 
 
@@ -223,7 +223,7 @@ def check_shared(fabric: Fabric, out: Path, nodes: int) -> None:
         here = f"this is process {fabric.global_rank}, on {platform.node()}, and {out} is {out.absolute()} here"
         raise InvalidRequestError(
             f"process {', '.join(map(str, blind))} of {fabric.world_size} does not see what process 0 writes to {out} "
-            f"({here}): a run on several nodes needs a folder that all of them share; choose such an --out"
+            f"({here}): a run on several nodes needs a folder that all of them share; choose such a folder"
         )
 
 

@@ -214,7 +214,7 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     name, separator, text = override.partition("=")
     section, dot, key = name.strip().partition(".")
     if not (separator and dot and key):
-        raise InvalidRequestError(f"--set {override!r}: write section.key=value, e.g. --set train.steps=2000")
+        raise InvalidRequestError(f"overrides {override!r}: write section.key=value, e.g. train.steps=2000")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -222,8 +222,8 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     table = raw.setdefault(section, {})
     if not isinstance(table, dict):
         raise InvalidRequestError(
-            f"--set {override!r}: the recipe has `{section} = …`, but {section} is a table; write a line [{section}] "
-            "there and its keys below it"
+            f"overrides {override!r}: the recipe has `{section} = …`, but {section} is a table; write a line "
+            f"[{section}] there and its keys below it"
         )
     table[key] = value
 

@@ -94,7 +94,7 @@ class Selection:
         """
         if not (present := self._present()):
             raise InvalidRequestError(
-                f"{self.folder} has none of the run's checkpoints: restore one, or train again in another --out"
+                f"{self.folder} has none of the run's checkpoints: restore one, or train again in another folder"
             )
         return present[: self.run.averaged]
 

@@ -94,7 +94,7 @@ class Inputs:
         if progress.source and progress.source != self.source:
             raise InvalidRequestError(
                 f"the checkpoint is not the one that {state} began with; restore that checkpoint, or choose another "
-                "--out to prune the new one"
+                "folder to prune the new one"
             )
         check_same_teacher(progress.teacher, self.teacher, state)
         self.note(progress)

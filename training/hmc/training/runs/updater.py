@@ -114,7 +114,7 @@ class Tally:
             raise InvalidRequestError(
                 f"{int(self._longest)} updates in a row had a loss or gradient that was NaN or infinite, and were "
                 "skipped: training has diverged. No state was saved since. Choose a lower learning rate, a longer "
-                "warm-up, or gradient clipping, and another --out"
+                "warm-up, or gradient clipping, and another folder"
             )
         return not int(self._in_a_row)
 
@@ -174,8 +174,8 @@ class Updater:
         loss: nn.Module = SummedLoss(model, settings.label_smoothing, self.distill)
         if compiled and self.distill.compares_layers:
             raise InvalidRequestError(
-                "a compiled loss does not give the outputs of its layers: leave --compile (run.compile) out, or "
-                "--distill-hidden and --distill-attention (distill.hidden, distill.attention)"
+                "a compiled loss does not give the outputs of its layers: leave run.compile out, or "
+                "distill.hidden and distill.attention"
             )
         if compiled:
             loss = cast(nn.Module, torch.compile(loss, dynamic=True))

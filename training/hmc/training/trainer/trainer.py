@@ -117,12 +117,12 @@ def check_same_run(stored: str, recipe: Recipe, out: Path) -> None:
         then = former.pop(WHERE, where(out))
         before = Recipe.model_validate(former | {"run": recipe.run})
     except (ValueError, TypeError, AttributeError):  # a ValidationError is a ValueError
-        raise InvalidRequestError(f"{refused}, or of another version of HMC; choose another --out") from None
+        raise InvalidRequestError(f"{refused}, or of another version of HMC; choose another folder") from None
     former_fields = before.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
     here = recipe.model_dump(mode="json", exclude={"run": True, "train": {"steps", "patience"}})
     if different := differences(former_fields | {WHERE: then}, here | {WHERE: where(out)}):
         raise InvalidRequestError(
-            f"{refused} ({'; '.join(different)}); give the same, choose another --out, or delete {out}"
+            f"{refused} ({'; '.join(different)}); give the same, choose another folder, or delete {out}"
         )
     if before.train.steps != recipe.train.steps:
         _check_length(before.train, recipe.train, saved_progress(out / "state", TrainingProgress).step, out)
@@ -133,7 +133,7 @@ def _check_length(before: TrainSection, now: TrainSection, done: int, out: Path)
     if now.steps <= done:
         raise InvalidRequestError(
             f"train.steps {now.steps:,}: the run in {out} has made {done:,} updates of {before.steps:,}; give more "
-            f"than {done:,}, or choose another --out"
+            f"than {done:,}, or choose another folder"
         )
     cooldown = now.cooldown_steps
     last_at_full_rate = min(before.steps, now.steps) - cooldown + 1
@@ -141,8 +141,8 @@ def _check_length(before: TrainSection, now: TrainSection, done: int, out: Path)
         raise InvalidRequestError(
             f"train.steps {now.steps:,}: the run in {out}, of {before.steps:,} updates, has made {done:,}, and with "
             f"train.cooldown_steps {cooldown:,} the rates after update {last_at_full_rate:,} depend on train.steps; "
-            f"give train.steps={before.steps} to finish this run, or begin another one from its checkpoint (--out and "
-            "model.start_from)"
+            f"give train.steps={before.steps} to finish this run, or begin another one from its checkpoint (another "
+            "folder and model.start_from)"
         )
 
 

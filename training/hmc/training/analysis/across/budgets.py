@@ -69,7 +69,7 @@ def _scored(path: Path, manifest: Manifest, precision: str) -> list[Level]:
             )
     if unscored := [level.name for level in levels if level.quality is None]:
         raise InvalidRequestError(
-            f"bundle {path}: level {unscored[0]} has no scores; compile the bundle with --eval SRC REF"
+            f"bundle {path}: level {unscored[0]} has no scores; compile the bundle with a test set"
         )
     for level in levels:
         if broken := [key for key in SCORES if not math.isfinite(getattr(level.quality, key))]:

@@ -69,7 +69,9 @@ def analyse(files: Mapping[str, Path]) -> Result[ComparisonData]:
             raise InvalidRequestError(f"results with different {key} ({listed}): they cannot be compared")
     first = next(iter(results.values()))
     if first.command == "groups" and len({tuple(_ranks(result.data)) for result in results.values()}) > 1:
-        raise InvalidRequestError("results with groups of different sizes; run groups with the same --groups for each")
+        raise InvalidRequestError(
+            "results with groups of different sizes; run groups with the same number of groups for each"
+        )
     return Result(
         command=COMMAND,
         checkpoints=list(chain.from_iterable(result.checkpoints for result in results.values())),

@@ -96,7 +96,7 @@ def analyse(
     if effect not in EFFECTS:
         raise InvalidRequestError(f"effect {effect!r}: choose one of {', '.join(EFFECTS)}")
     if len(texts) != 2:
-        raise InvalidRequestError(f"{len(texts)} texts: give exactly two, with --data twice")
+        raise InvalidRequestError(f"{len(texts)} texts: give exactly two")
     if texts[0].source.sha256 == texts[1].source.sha256:
         raise InvalidRequestError("both texts are the same sentences; give two different ones")
     settings = replace(settings, bleu=effect == "bleu")

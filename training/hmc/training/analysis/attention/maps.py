@@ -33,7 +33,7 @@ def analyse(subject: Subject, sentence: str, heads: Sequence[Head] = (), referen
         raise InvalidRequestError("the sentence is empty; give a sentence in the source language")
     chosen = list(heads) or [head for head in subject.layout.heads() if head.kind == "encoder_self"]
     if not chosen:
-        raise InvalidRequestError("encoder self-attention has no open heads in this checkpoint; name heads with --head")
+        raise InvalidRequestError("encoder self-attention has no open heads in this checkpoint; name heads")
     text = Text(((sentence, reference),), corpus_source("sentence", [(sentence, reference)]))
     prepared = tokenize(subject, text, forced=bool(reference.strip()))
     return subject.result(

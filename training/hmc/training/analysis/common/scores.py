@@ -49,7 +49,7 @@ def save_scores(subject: Subject, result: Result[Any], target: Path) -> None:
     measured = scores_of(result)
     arch = subject.checkpoint.architecture
     if missing := [str(head) for head in subject.layout.heads() if head not in measured]:
-        raise InvalidRequestError(f"--save: {', '.join(missing)} have no score; measure every head, without --head")
+        raise InvalidRequestError(f"save: {', '.join(missing)} have no score; measure every head")
     values = torch.tensor([measured[head] for head in subject.layout.heads()])
     name = MEASURED[result.command][0]
     scores = scores_per_head(values, arch, subject.layout)
@@ -65,10 +65,10 @@ def check_target(target: Path, checkpoint: Path, results: Path | None = None) ->
     """Raises InvalidRequestError if `target` exists and is not `checkpoint`, or is the folder of the `results`."""
     if target.exists() and target.resolve() != checkpoint.resolve():
         raise InvalidRequestError(
-            f"--save {target} exists; choose a new path, or {checkpoint} itself, which keeps its weights and gets the "
-            "scores: another checkpoint is never overwritten"
+            f"save {target}: it exists; choose a new path, or {checkpoint} itself, which keeps its weights and gets "
+            "the scores: another checkpoint is never overwritten"
         )
     if results is not None and target.absolute() == results.absolute():
         raise InvalidRequestError(
-            f"--save {target} is also --out, and both would hold an importance.json; choose another"
+            f"save {target}: it is the output folder too, and both would hold an importance.json; choose another"
         )

@@ -44,13 +44,13 @@ class RankBy:
     """Kinds of the heads that are ranked; all others stay open."""
 
     def __post_init__(self) -> None:
-        option = "--rank-by NAME" if self.name is not None else None
+        setting = "rank_by" if self.name is not None else None
         if self.scores is not None:
-            option = "--scores FILE"
-        if option and self.corpus is not None:
-            raise InvalidRequestError(f"give {option} or --rank-data CORPUS, not both")
-        if option and self.how != DEFAULT:
-            raise InvalidRequestError(f"give {option} or --importance, which says how to measure it, not both")
+            setting = "scores"
+        if setting and self.corpus is not None:
+            raise InvalidRequestError(f"give {setting} or rank_data, not both")
+        if setting and self.how != DEFAULT:
+            raise InvalidRequestError(f"importance: it says how to measure what {setting} names; give one of the two")
 
     def rank(self, subject: Subject, text: Text, progress: Progress = silent) -> Ranking:
         """The ranking of the subject's open heads; text: the analysed text. Raises as the functions below."""
@@ -87,7 +87,7 @@ def rank_by_result(subject: Subject, path: Path, name: ScoreName | None = None) 
     result = read_result(path, list(MEASURED))
     measured = MEASURED[result.command][0]
     if name not in (None, measured):
-        raise InvalidRequestError(f"{path} has the score {measured}, not {name}; leave --rank-by out, or give another")
+        raise InvalidRequestError(f"{path} has the score {measured}, not {name}; leave rank_by out, or give another")
     known = scores_of(result)
     missing = [str(head) for head in subject.layout.heads() if head not in known]
     if missing:
