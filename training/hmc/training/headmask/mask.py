@@ -25,6 +25,7 @@ from hmc.training.data.batches import Batch, to_device
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.gates import FixedMask
 from hmc.training.model.importance import heads_of_attentions, importance_of, importance_sums
+from hmc.training.model.regimes import restoring_gates
 from hmc.training.model.transformer import Transformer
 
 FILE = "headmask.json"
@@ -127,7 +128,7 @@ class HeadMask:
         heads in scope, or those of every attention."""
         if spec.per_attention:
             starts = np.cumsum([0, *self.widths])
-            kinds = [kind for kind, _, attention in model.attentions() if attention.heads]
+            kinds = [kind for kind, *_ in model.open_attentions()]
             self.groups = [
                 (np.arange(start, start + width), spec.masked_of(width))
                 for kind, start, width in zip(kinds, starts, self.widths, strict=False)
@@ -146,8 +147,7 @@ class HeadMask:
         Yields a function that puts the mask of the n-th of `batches` on the model. Call it before the forward pass of
         that batch. The former gates return at the end.
         """
-        attentions = [attention for *_, attention in self.model.attentions() if attention.heads]
-        former = [attention.gate for attention in attentions]
+        attentions = [attention for *_, attention in self.model.open_attentions()]
         masks = self.masks(fabric, step, batches) if step > self.spec.after else None
         if masks is not None:
             self.log.add(masks)
@@ -159,12 +159,9 @@ class HeadMask:
                 kept = own * (attention.heads / own.sum().clamp(min=1)) if self.spec.rescaled else own
                 attention.gate = FixedMask(kept)
 
-        put(0)
-        try:
+        with restoring_gates(attentions):
+            put(0)
             yield put
-        finally:
-            for attention, gate in zip(attentions, former, strict=True):
-                attention.gate = gate
 
     def masks(self, fabric: Fabric, step: int, batches: Sequence[Batch]) -> Tensor:
         """Returns the masks of update `step`, 1 = open: `[1, total]`, or `[batches, total]` with `part`.

@@ -37,7 +37,8 @@ def tensor_views(model: Transformer) -> dict[str, Tensor]:
         views[SOURCE_EMBEDDING] = model.sources.weight
     if model.output is not None:
         views[OUTPUT] = model.output
-    for stack, norm in _stack_norms(model):
+    norms: tuple[tuple[Stack, nn.Module | None], ...] = ("encoder", model.encoder_norm), ("decoder", model.decoder_norm)
+    for stack, norm in norms:
         if norm is not None and (named := model.arch.stack_norm(stack)):
             views |= _own(named, norm)
     for stack, number, layer in model.layers():
@@ -50,10 +51,6 @@ def tensor_views(model: Transformer) -> dict[str, Tensor]:
             views |= _attention_views(source, layer.encoder_attn) | _own(source.norm, layer.encoder_attn_layer_norm)
         views |= _feed_forward_views(feed, layer.ffn) | _own(feed.norm, layer.final_layer_norm)
     return views
-
-
-def _stack_norms(model: Transformer) -> tuple[tuple[Stack, nn.Module | None], ...]:
-    return ("encoder", model.encoder_norm), ("decoder", model.decoder_norm)
 
 
 def _own(named: LinearSpec | NormSpec, part: nn.Module) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from hmc.artifact.model.importance import DEFAULT, Importance
 from hmc.training.data.batches import Batch
 from hmc.training.model.gates import ImportanceGate
 from hmc.training.model.loss import cross_entropy_sum
+from hmc.training.model.regimes import restoring_gates
 from hmc.training.model.transformer import Transformer
 
 
@@ -75,7 +76,7 @@ def importance_of(sums: Tensor, how: Importance, heads: Sequence[int]) -> Tensor
 
 def heads_of_attentions(model: Transformer) -> list[int]:
     """Returns the number of heads of each attention that has heads, in the order of `model.attentions()`."""
-    return [attention.heads for *_, attention in model.attentions() if attention.heads]
+    return [attention.heads for *_, attention in model.open_attentions()]
 
 
 def _lengths(batch: Batch) -> dict[Kind, int]:
@@ -117,23 +118,18 @@ def importance_gates(
     lengths: positions of each kind, for a ξ of each token. Yields ξ of every attention: `[B, H]` ones, or `[B, H, T]`,
     that require a gradient. Raises InvalidRequestError when the model has no heads.
     """
-    gated = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads]
-    attentions = [attention for _, attention in gated]
+    attentions = model.open_attentions()
     if not attentions:
         raise InvalidRequestError("this model has no attention heads left, so there is no importance to measure")
-    former = [attention.gate for attention in attentions]
     ones = []
-    for kind, attention in gated:
-        shape = [batch_size, attention.heads]
-        if lengths:
-            shape.append(lengths[kind])
-        ones.append(attention.out_bias.new_ones(shape).requires_grad_())
-        attention.gate = ImportanceGate(ones[-1])
-    try:
+    with restoring_gates(attention for *_, attention in attentions):
+        for kind, _, attention in attentions:
+            shape = [batch_size, attention.heads]
+            if lengths:
+                shape.append(lengths[kind])
+            ones.append(attention.out_bias.new_ones(shape).requires_grad_())
+            attention.gate = ImportanceGate(ones[-1])
         yield ones
-    finally:
-        for attention, gate in zip(attentions, former, strict=True):
-            attention.gate = gate
 
 
 def corpus_importance(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -16,12 +17,26 @@ from hmc.training.model.gates import ClosedGate, FixedMask, OpenGate, SelectedHe
 from hmc.training.model.layers import Attention, FeedForward, Layer
 from hmc.training.model.transformer import Transformer
 
+Gated = Attention | FeedForward | Layer
+"""A module with a gate."""
 
-def gated_modules(model: Transformer) -> Iterator[Attention | FeedForward | Layer]:
+
+def gated_modules(model: Transformer) -> Iterator[Gated]:
     """Yields every module that has a gate: attentions, then feed-forward sub-layers, then layers."""
     yield from (attention for *_, attention in model.attentions())
     yield from (ffn for *_, ffn in model.feed_forwards())
     yield from (layer for *_, layer in model.layers())
+
+
+@contextmanager
+def restoring_gates(modules: Iterable[Gated]) -> Iterator[None]:
+    """A context at whose end the modules have their former gates again."""
+    former = [(module, module.gate) for module in modules]
+    try:
+        yield
+    finally:
+        for module, gate in former:
+            module.gate = gate
 
 
 def open_gates(model: Transformer) -> None:
@@ -36,14 +51,13 @@ def mask_to_layout(model: Transformer, current: HeadLayout, target: HeadLayout) 
     The masks go to the model's device in one copy, for which a GPU does not wait. So every update can set new masks.
     """
     kept = current.restrict(target)
-    masked = [(attention, kept[kind][layer]) for kind, layer, attention in model.attentions() if attention.heads]
-    if not masked:
+    attentions = model.open_attentions()
+    if not attentions:
         return
-    sizes = [attention.heads for attention, _ in masked]
-    masks = torch.cat([position_mask(positions, attention.heads).float() for attention, positions in masked])
-    for (attention, _), mask in zip(
-        masked, to_device(masks, model.shared.weight.device).split_with_sizes(sizes), strict=True
-    ):
+    sizes = [attention.heads for *_, attention in attentions]
+    masks = torch.cat([position_mask(kept[kind][layer], own.heads).float() for kind, layer, own in attentions])
+    parts = to_device(masks, model.shared.weight.device).split_with_sizes(sizes)
+    for (*_, attention), mask in zip(attentions, parts, strict=True):
         attention.gate = FixedMask(mask)
 
 

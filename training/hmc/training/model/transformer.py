@@ -76,9 +76,8 @@ class Transformer(nn.Module):
     def head_matrices(self) -> list[Tensor]:
         """The matrices whose rows (queries, keys, values) or columns (W_O) belong to heads."""
         matrices: list[Tensor] = []
-        for _, _, attention in self.attentions():
-            if attention.heads:
-                matrices += (attention.query.weight, attention.key_value.weight, attention.out_weight)
+        for _, _, attention in self.open_attentions():
+            matrices += (attention.query.weight, attention.key_value.weight, attention.out_weight)
         return matrices
 
     @property
@@ -96,6 +95,10 @@ class Transformer(nn.Module):
         yield from (("encoder_self", i, layer.self_attn) for i, layer in enumerate(self.encoder_layers))
         yield from (("decoder_self", i, layer.self_attn) for i, layer in enumerate(self.decoder_layers))
         yield from (("cross", i, layer.encoder_attn) for i, layer in enumerate(self.decoder_layers))
+
+    def open_attentions(self) -> list[tuple[Kind, int, Attention]]:
+        """Those of `attentions` that have heads."""
+        return [row for row in self.attentions() if row[2].heads]
 
     def feed_forwards(self) -> Iterator[tuple[Stack, int, FeedForward]]:
         """Yields every feed-forward module with its stack and layer, the encoder's first."""

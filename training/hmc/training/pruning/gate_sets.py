@@ -14,12 +14,9 @@ from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, HeadScores, Kind
 from hmc.training.data.batches import to_device
 from hmc.training.model.gates import Gate, HardConcrete, NestedGate, SampledGate
-from hmc.training.model.layers import Attention, FeedForward, Layer
-from hmc.training.model.regimes import position_mask
+from hmc.training.model.regimes import Gated, position_mask
 from hmc.training.model.transformer import Transformer
 from hmc.training.pruning.pressure import sure_log_alpha
-
-Gated = Attention | FeedForward | Layer
 
 STREAM = 0x47617465
 """Part of the seed of gates, so that other draws from the same seed are independent of them."""
@@ -136,7 +133,7 @@ class HeadGates(GateSet):
         """
         self.layout = layout
         self.kinds = tuple(kinds)
-        gated = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads and kind in kinds]
+        gated = [(kind, attention) for kind, _, attention in model.open_attentions() if kind in kinds]
         if not gated:
             raise InvalidRequestError(f"this model has no heads of {', '.join(kinds)} left to put gates on")
         self._kinds = [kind for kind, _ in gated]

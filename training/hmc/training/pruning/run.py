@@ -17,7 +17,14 @@ from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
 from hmc.artifact.stopping import deferred
 from hmc.training.model.evaluate import Scores, evaluate
-from hmc.training.model.regimes import gated_modules, mask_neurons, open_gates, remove_layers, select_layout
+from hmc.training.model.regimes import (
+    gated_modules,
+    mask_neurons,
+    open_gates,
+    remove_layers,
+    restoring_gates,
+    select_layout,
+)
 from hmc.training.pruning.base import CheckpointRun
 from hmc.training.pruning.control import train_control
 from hmc.training.pruning.gate_sets import GateSet, HeadGates, LayerGates, NeuronGates, SubLayerGates
@@ -216,12 +223,10 @@ class PruningRun(CheckpointRun):
     def _saving(self) -> Iterator[None]:
         """Puts the sampled gates back meanwhile, so that their log α are part of the state: masks have no parameters.
         The trajectory is written with every state."""
-        former = [(module, module.gate) for module in gated_modules(self.model)]
-        for gates in self.sets:
-            gates.sampled()
-        yield
-        for module, gate in former:
-            module.gate = gate
+        with restoring_gates(gated_modules(self.model)):
+            for gates in self.sets:
+                gates.sampled()
+            yield
         if self.is_first:
             write_trajectory(self.out, self.progress.trajectory)
 

@@ -20,7 +20,9 @@ from hmc.artifact.model.heads import Head, HeadLayout
 from hmc.training.analysis.common.subject import Progress, overflow, silent
 from hmc.training.data.batches import make_batch
 from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.model.gates import Gate, ImportanceGate
+from hmc.training.model.gates import ImportanceGate
+from hmc.training.model.layers import Attention
+from hmc.training.model.regimes import restoring_gates
 from hmc.training.model.transformer import Transformer
 
 Masks = npt.NDArray[np.bool_]
@@ -48,36 +50,33 @@ class RowMasks:
     """Gives every row of a batch a mask of its own. A context manager: at its end the model has its own gates again."""
 
     def __init__(self, model: Transformer) -> None:
-        attentions = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads]
-        self._encoder = [attention for kind, attention in attentions if kind == "encoder_self"]
-        self._decoder = [attention for kind, attention in attentions if kind != "encoder_self"]
+        self._encoder = [own for kind, _, own in model.open_attentions() if kind == "encoder_self"]
+        self._decoder = [own for kind, _, own in model.open_attentions() if kind != "encoder_self"]
         self.encoder_heads = sum(attention.heads for attention in self._encoder)
         """Number of encoder heads. They are the first columns of a mask."""
-        self._former: list[Gate] = []
+        self._restoring = restoring_gates([*self._encoder, *self._decoder])
 
     def __enter__(self) -> RowMasks:
-        self._former = [attention.gate for attention in (*self._encoder, *self._decoder)]
+        self._restoring.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for attention, gate in zip((*self._encoder, *self._decoder), self._former, strict=True):
-            attention.gate = gate
+        self._restoring.__exit__(None, None, None)
 
     def set_encoder(self, masks: Tensor) -> None:
         """masks `[rows, total or encoder_heads]` for the next pass through the encoder."""
-        widths = [attention.heads for attention in self._encoder]
-        for attention, mask in zip(
-            self._encoder, torch.split(masks[:, : self.encoder_heads].float(), widths, 1), strict=True
-        ):
-            attention.gate = ImportanceGate(mask)
+        _put(masks[:, : self.encoder_heads], self._encoder)
 
     def set_decoder(self, masks: Tensor) -> None:
         """masks `[rows, total]` for the next passes through the decoder."""
-        widths = [attention.heads for attention in self._decoder]
-        for attention, mask in zip(
-            self._decoder, torch.split(masks[:, self.encoder_heads :].float(), widths, 1), strict=True
-        ):
-            attention.gate = ImportanceGate(mask)
+        _put(masks[:, self.encoder_heads :], self._decoder)
+
+
+def _put(masks: Tensor, attentions: Sequence[Attention]) -> None:
+    """masks `[rows, heads of all attentions]` → the gates of the attentions."""
+    widths = [attention.heads for attention in attentions]
+    for attention, mask in zip(attentions, torch.split(masks.float(), widths, 1), strict=True):
+        attention.gate = ImportanceGate(mask)
 
 
 @dataclass(frozen=True)

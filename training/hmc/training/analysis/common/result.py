@@ -76,8 +76,7 @@ def corpus_source(name: str, sentences: Iterable[str | tuple[str, ...]], left_ou
 
 
 def _versions() -> dict[str, str]:
-    found = versions_of("torch", "numpy", "sacrebleu", "sentencepiece")
-    return {"python": python_version(), **found}
+    return {"python": python_version(), **versions_of("torch", "numpy", "sacrebleu", "sentencepiece")}
 
 
 class Result(BaseModel, Generic[Data]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,7 +150,7 @@ def histogram(axes: Axes, systems: Mapping[str, Sequence[float]]) -> None:
     highest = max(0.0, *(max(values) for values in systems.values()))
     highest = highest if highest > lowest else 1.0
     edges = np.linspace(lowest, highest, BINS + 1)
-    for colour, (name, values) in zip(_cycle(len(systems)), systems.items(), strict=True):
+    for colour, (name, values) in zip(cycle(COLOURS), systems.items(), strict=False):
         heights, _ = np.histogram(values, edges)
         axes.stairs(heights, edges, color=colour, linewidth=1.6, label=name)
         axes.axvline(float(np.mean(values)), color=colour, linestyle=":", linewidth=1.2)
@@ -159,10 +159,6 @@ def histogram(axes: Axes, systems: Mapping[str, Sequence[float]]) -> None:
     axes.set_xlim(lowest, highest)
     if len(systems) > 1:
         axes.legend(frameon=False)
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[n % len(COLOURS)] for n in range(count)]
 
 
 @dataclass(frozen=True)
