@@ -51,10 +51,9 @@ def pruned_checkpoint(
     tensors = export_tensors(model)
     stored = source.gates
     if gates:
-        assert progress.layout is not None
-        layout = HeadLayout.from_json(progress.layout)
-        config["head_layout"] = layout.to_json()
-        tensors = slim_tensors(tensors, source.architecture, source.layout, layout)
+        assert progress.heads is not None
+        config["head_layout"] = progress.layout
+        tensors = slim_tensors(tensors, source.architecture, source.layout, progress.heads)
         stored = finite(gates.scores(source.architecture))
         provenance["unsettled_gates"] = {str(head): p for head, p in gates.unsettled().items()}
         provenance["decided_by_rank"] = progress.undecided
@@ -62,10 +61,9 @@ def pruned_checkpoint(
         assert progress.neurons is not None
         config["ffn_widths"] = FfnWidths.of(progress.neurons)
         tensors = slim_ffn(tensors, source.architecture, progress.neurons)
-    if progress.removed_layers is not None:
-        removed = RemovedLayers.model_validate(progress.removed_layers)
-        config["removed_layers"] = removed
-        tensors = slim_layers(tensors, removed)
+    if progress.removed is not None:
+        config["removed_layers"] = progress.removed
+        tensors = slim_layers(tensors, progress.removed)
         provenance["latency"] = progress.measured
         provenance["gates_decided_by_rank"] = progress.neurons_undecided
     elif neurons:
@@ -129,7 +127,7 @@ def describe_choice(sizes: Sizes, ms: float, undecided: int) -> str:
 
 def describe_kept(progress: PruneProgress) -> str:
     """Returns the numbers of heads and neurons that the last closing stage left, in words."""
-    parts = [f"{HeadLayout.from_json(progress.layout).total} heads"] if progress.layout else []
+    parts = [f"{progress.heads.total} heads"] if progress.heads else []
     parts += [f"{FfnWidths.of(progress.neurons).total} neurons"] if progress.neurons else []
     if progress.removed_layers is not None and (removed := sum(map(len, progress.removed_layers.values()))):
         parts.append(f"{removed} layers removed")

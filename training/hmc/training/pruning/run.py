@@ -12,9 +12,8 @@ import torch
 
 from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.latency import Sizes
-from hmc.artifact.model.layers import RemovedLayers
+from hmc.artifact.model.layers import NONE_REMOVED
 from hmc.artifact.stopping import deferred
 from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.model.regimes import (
@@ -149,8 +148,7 @@ class PruningRun(CheckpointRun):
             return [LatencyTarget(self.model_gates, self.latency, stage.goal, whole, progress, measure)]
         targets: list[ClosingTarget] = []
         if self.gates:
-            within = HeadLayout.from_json(progress.layout) if progress.layout else None
-            targets.append(HeadTarget(self.gates, stage.budget, settings, within))
+            targets.append(HeadTarget(self.gates, stage.budget, settings, progress.heads))
         if self.neurons and stage.neurons is not None:
             targets.append(NeuronTarget(self.neurons, stage.neurons, settings, progress.neurons))
         return targets
@@ -175,12 +173,12 @@ class PruningRun(CheckpointRun):
     def _mask(self) -> None:
         """Fixes what the last closing stage left."""
         progress = self.progress
-        if progress.layout:
-            select_layout(self.model, self.source.layout, HeadLayout.from_json(progress.layout))
+        if progress.heads:
+            select_layout(self.model, self.source.layout, progress.heads)
         if progress.neurons:
             mask_neurons(self.model, progress.neurons)
-        if progress.removed_layers is not None:
-            remove_layers(self.model, RemovedLayers.model_validate(progress.removed_layers))
+        if progress.removed is not None:
+            remove_layers(self.model, progress.removed)
 
     def _idle(self) -> Callable[[], torch.Tensor] | None:
         """Returns a penalty of 0 for the parameters to which no other gradient goes.
@@ -190,7 +188,7 @@ class PruningRun(CheckpointRun):
         """
         if self.fabric.world_size == 1:
             return None
-        removed = RemovedLayers.model_validate(self.progress.removed_layers or {})
+        removed = self.progress.removed or NONE_REMOVED
         idle = list(chain.from_iterable(gates.parameters() for gates in self.sets))
         for stack, number, layer in self.model.layers():
             if number in removed[stack]:

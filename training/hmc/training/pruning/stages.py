@@ -13,6 +13,7 @@ from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.ffn import NeuronBudget, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.model.latency import LatencyTable, Sizes
+from hmc.artifact.model.layers import RemovedLayers
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.state import RunProgress
 
@@ -134,6 +135,16 @@ class PruneProgress(RunProgress):
     """State of a closing stage with a latency to reach."""
     measured: dict[str, Any] = field(default_factory=dict)
     """What the last closing stage with a latency to reach measured."""
+
+    @property
+    def heads(self) -> HeadLayout | None:
+        """`layout` as heads."""
+        return HeadLayout.from_json(self.layout) if self.layout else None
+
+    @property
+    def removed(self) -> RemovedLayers | None:
+        """`removed_layers` as layers."""
+        return None if self.removed_layers is None else RemovedLayers.model_validate(self.removed_layers)
 
 
 def as_budgets(targets: Sequence[int | HeadBudget], settings: PruneSettings) -> list[HeadBudget]:

@@ -185,10 +185,10 @@ def kept_parts(gates: ModelGates, choice: Choice) -> tuple[HeadLayout, dict[Stac
 def closed_gates(gates: ModelGates, progress: PruneProgress) -> Tensor:
     """Returns `[total]` booleans: the gates that an earlier stage closed."""
     device = gates.owner.device
-    if progress.layout is None or progress.neurons is None or progress.removed_layers is None:
+    removed = progress.removed
+    if progress.heads is None or progress.neurons is None or removed is None:
         return torch.zeros(sum(own.total for own in gates.sets), dtype=torch.bool, device=device)
-    kept = set(HeadLayout.from_json(progress.layout).heads())
-    removed = RemovedLayers.model_validate(progress.removed_layers)
+    kept = set(progress.heads.heads())
     heads = torch.tensor([head not in kept for head in gates.heads.heads], device=device)
     layers = torch.tensor([layer in removed[stack] for stack, layer in gates.layers.layers], device=device)
     units = torch.cat([heads, ~gates.neurons.mask(progress.neurons)])
