@@ -71,7 +71,7 @@ def fit_table(
             best = error
             costs = fit
             step = candidate
-    fixed, *rest = (float(cost) for cost in costs)
+    fixed, *rest = map(float, costs)
     layers = dict(zip(STACKS, rest, strict=False))
     parts = iter(rest[len(STACKS) :])
     heads = {kind: Cost(open_ms=next(parts), each_ms=next(parts)) for kind in KINDS}

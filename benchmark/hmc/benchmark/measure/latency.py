@@ -224,7 +224,7 @@ def _summary(name: str, setting: RequestSize, rounds: Sequence[_Round], referenc
         sentences_per_s=rate,
         tokens_per_s=sum(r.tokens for r in rounds) / total,
         ratio=ratio,
-        p50_interval=interval(p50, [median_of(of_round) for of_round in times]),
+        p50_interval=interval(p50, list(map(median_of, times))),
         rate_interval=interval(rate, [r.sentences / r.total_s for r in rounds]),
         ratio_interval=interval(ratio, ratios),
         steadiness=steadiness(times),

@@ -30,7 +30,7 @@ def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) 
     level can.
     """
     if names is not None:
-        levels = tuple(manifest.level(name) for name in dict.fromkeys(names))
+        levels = tuple(map(manifest.level, dict.fromkeys(names)))
         return MeasuredLevels(levels, {level.name: str(devices.resolve_device(device, level)) for level in levels}, ())
     chosen = {}
     reason = DeviceUnavailableError(f"no level of this bundle is for {device}; see `hmc levels BUNDLE`")

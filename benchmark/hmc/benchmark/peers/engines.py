@@ -87,7 +87,7 @@ def prepare_ctranslate2(checkpoint: Checkpoint, out: Path) -> None:
     from hmc.benchmark.peers.ctranslate2_model import write_ctranslate2
 
     arch = checkpoint.architecture
-    pieces = [piece_of(token) for token in range(max(arch.vocab_size, arch.source_size))]
+    pieces = list(map(piece_of, range(max(arch.vocab_size, arch.source_size))))
     write_ctranslate2(checkpoint, pieces, out, None)
 
 

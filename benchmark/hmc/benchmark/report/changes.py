@@ -177,7 +177,7 @@ Logs = npt.NDArray[np.float64]
 def _changes_at(pairs: Sequence[Pair], noise: float) -> list[tuple[TimeChange, Pair]]:
     """The changes of all systems at one setting, by themselves and beside the first of them, with plain verdicts."""
     changes: list[tuple[TimeChange, Pair]] = []
-    first = [_round_logs(pair) for pair in pairs[:1]]
+    first = list(map(_round_logs, pairs[:1]))
     for pair in pairs:
         old, new = pair
         own = _round_logs(pair)

@@ -86,7 +86,7 @@ def latency(report: Report) -> str:
                     str(measured.batch),
                     str(measured.beam),
                     with_interval(measured.p50_ms, measured.p50_interval),
-                    *(milliseconds(ms) for ms in (measured.p90_ms, measured.p95_ms, measured.p99_ms)),
+                    *map(milliseconds, (measured.p90_ms, measured.p95_ms, measured.p99_ms)),
                     str(measured.requests),
                     with_interval(measured.sentences_per_s, measured.rate_interval),
                     f"{measured.tokens_per_s:,.0f}",

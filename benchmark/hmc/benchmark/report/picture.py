@@ -242,6 +242,6 @@ def _free(point: Point, across: float, down: float, taken: Sequence[Box]) -> tup
             (across - distance - width, down - distance - height),
         ):
             box = Box(left, top, left + width, top + height)
-            if box.inside() and not any(box.overlaps(other) for other in taken):
+            if box.inside() and not any(map(box.overlaps, taken)):
                 return box, distance
     return Box(across + NEAR, down - LINE, across + NEAR + width, down + LINE), NEAR

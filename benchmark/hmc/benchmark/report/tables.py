@@ -27,7 +27,7 @@ def tables(report: Report) -> RenderableType:
     where = f"{machine}, {machine.os}, load average {machine.load_average:.1f} at the start"
     scores = [quality_table(report)] if report.conditions.quality_reference else []
     more = [peer_table(report)] if report.peers else []
-    more += [load_table(curve) for curve in report.load]
+    more += list(map(load_table, report.load))
     return Group(size_table(report), *scores, latency_table(report), *more, f"{where}\n{', '.join(software)}")
 
 
@@ -80,7 +80,7 @@ def latency_table(report: Report) -> Table:
     for setting in settings_of(report.conditions):
         for level in report.systems:
             at = level.latency_at(setting)
-            times = [milliseconds(value) for value in (at.p50_ms, at.p95_ms, at.p99_ms)]
+            times = list(map(milliseconds, (at.p50_ms, at.p95_ms, at.p99_ms)))
             rates = [f"{at.sentences_per_s:.1f}", f"{at.tokens_per_s:.0f}", f"{at.ratio:.2f}"]
             table.add_row(str(at.batch), str(at.beam), level.name, *times, str(at.requests), *rates)
         table.add_section()
@@ -134,8 +134,8 @@ def load_table(curve: LoadCurve) -> Table:
         ("calls", "answered", "refused", "failed", "in time\n/s", "p50\nms", "p90\nms", "p99\nms", ""),
     )
     for point in curve.points:
-        counts = [str(value) for value in (point.calls, point.answered, point.refused, point.failed)]
-        times = [milliseconds(value) for value in (point.p50_ms, point.p90_ms, point.p99_ms)]
+        counts = list(map(str, (point.calls, point.answered, point.refused, point.failed)))
+        times = list(map(milliseconds, (point.p50_ms, point.p90_ms, point.p99_ms)))
         table.add_row(f"{point.rate:.3g}", *counts, goodput(point), *times, point.verdict)
     return table
 

@@ -30,7 +30,7 @@ def corpus_names(corpus: str) -> list[Path]:
     """
     if corpus.startswith("hub:"):
         return []
-    plain = [Path(name) for name in corpus.split()]
+    plain = list(map(Path, corpus.split()))
     if all(path.is_file() for path in plain):  # file names may themselves contain quotes
         return plain
     words = shlex.shlex(corpus, posix=True)
@@ -38,7 +38,7 @@ def corpus_names(corpus: str) -> list[Path]:
     words.escape = ""
     words.commenters = ""
     try:
-        return [Path(name) for name in words]
+        return list(map(Path, words))
     except ValueError as error:
         raise InvalidRequestError(f"corpus {corpus!r}: {error}; put paths with spaces in quotes") from error
 

@@ -39,7 +39,7 @@ class MaskLog:
 
     def __init__(self, layout: HeadLayout) -> None:
         """layout: the heads that a mask has, in its order."""
-        self._heads = [str(head) for head in layout.heads()]
+        self._heads = list(map(str, layout.heads()))
         self._counts = torch.zeros(len(self._heads))
         self._updates = 0
         self._last: Tensor | None = None

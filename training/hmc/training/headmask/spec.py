@@ -100,7 +100,7 @@ class HeadMaskSpec:
                     f"up to {max(widths)} open heads, of which one has to stay open; choose "
                     f"{f'1 to {max(widths) - 1}' if max(widths) > 1 else 'a number of all heads'}"
                 )
-            return sum(self.masked_of(width) for width in widths)
+            return sum(map(self.masked_of, widths))
         masked = int(self.amount * heads / 100 + 0.5) if self.percent else int(self.amount)
         if not 1 <= masked < heads:
             amount = f"{self.amount:g}{'%' if self.percent else ''}"

@@ -66,7 +66,7 @@ def compared(paths: Sequence[Path]) -> dict[Path, str]:
             control = next(iter(checkpoint.metrics.values()))
     said = {}
     for path, checkpoint in checkpoints.items():
-        before, after = (checkpoint.metrics.get(name) for name in ("dev_before", "dev_after"))
+        before, after = map(checkpoint.metrics.get, ("dev_before", "dev_after"))
         if not (before and after):
             continue
         gain = after["bleu"] - before["bleu"]

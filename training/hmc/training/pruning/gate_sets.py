@@ -42,7 +42,7 @@ class GateSet:
     @property
     def total(self) -> int:
         """Number of gates."""
-        return sum(len(log_alpha) for log_alpha in self.parameters())
+        return sum(map(len, self.parameters()))
 
     def parameters(self) -> list[Tensor]:
         """Returns the log α of every module."""

@@ -78,7 +78,7 @@ class NestedRun(CheckpointRun, Schedule):
     def __init__(self, request: PruneRequest, pruned: Sequence[Path] = ()) -> None:
         source = load_checkpoint(request.source)
         settings = request.settings.following(source.config.provenance)
-        smaller = [load_checkpoint(path) for path in pruned]
+        smaller = list(map(load_checkpoint, pruned))
         if any(checkpoint.ffn_widths != source.ffn_widths for checkpoint in smaller):
             raise InvalidRequestError(
                 f"nested fine-tuning serves budgets of heads with one set of weights, and these checkpoints have lost "

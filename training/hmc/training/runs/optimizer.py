@@ -40,8 +40,8 @@ class MuonWithAdam(torch.optim.Optimizer):
     ) -> None:
         """tables: matrices that are looked up, or give logits; Adam trains them. heads: matrices whose rows or columns
         belong to heads."""
-        whole = {id(table) for table in tables}
-        self.heads = {id(matrix) for matrix in heads}
+        whole = set(map(id, tables))
+        self.heads = set(map(id, heads))
         matrices = list[dict[str, Any]]()
         others = list[dict[str, Any]]()
         for group in groups:

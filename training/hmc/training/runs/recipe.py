@@ -229,7 +229,7 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 
 
 def _explain(error: dict[str, Any]) -> str:
-    location = ".".join(str(part) for part in error["loc"])
+    location = ".".join(map(str, error["loc"]))
     if error["type"] == "list_type" and isinstance(error["input"], str):
         return f"{location}: write a list, even of one element: {json.dumps([error['input']], ensure_ascii=False)}"
     if error["type"] != "extra_forbidden":

@@ -101,7 +101,7 @@ class Tally:
     def state(self) -> list[float]:
         """The state that a resumed run needs for the same next line: the summed loss, its tokens and the skipped
         updates."""
-        return [float(counted) for counted in (self._loss, self._tokens, self._skipped)]
+        return list(map(float, (self._loss, self._tokens, self._skipped)))
 
     def restore(self, state: list[float]) -> None:
         """Goes on from a `state`; an empty state is the start."""

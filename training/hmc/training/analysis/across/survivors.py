@@ -53,7 +53,7 @@ def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result[Survivo
     """
     if not paths:
         raise InvalidRequestError("give one or more checkpoints")
-    checkpoints = [load_config(path) for path in paths]
+    checkpoints = list(map(load_config, paths))
     sources = [
         CheckpointSource(name=str(path), digest=sha256_file(path / CONFIG), heads=checkpoint.layout.total)
         for path, checkpoint in zip(paths, checkpoints, strict=True)

@@ -52,7 +52,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
         raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidRequestError(f"{path} {why(path, f'is not JSON: {error}')}") from error
-    if not (isinstance(points, list) and points and all(_is_point(point) for point in points)):
+    if not (isinstance(points, list) and points and all(map(_is_point, points))):
         raise InvalidRequestError(
             f"{path}: not a trajectory.json of hmc prune: it needs points with the numbers {', '.join(NEEDED)}, and "
             f"{' or '.join(fields[0] for fields in QUANTITIES.values())}"
@@ -65,7 +65,7 @@ def _is_point(point: object) -> bool:
         return False
     known = [fields for fields in QUANTITIES.values() if fields[0] in point]
     present = [key for key in chain.from_iterable(known) if key in point]
-    numbers = [point.get(key) for key in (*NEEDED, *present)]
+    numbers = list(map(point.get, (*NEEDED, *present)))
     return bool(known) and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
 
 

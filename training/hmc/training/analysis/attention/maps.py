@@ -60,8 +60,8 @@ def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> 
     steps = [*encoder.attentions(), *decoder.attentions()]
     weights = {(step.kind, step.layer): step.heads.weights[0] for step in steps if step.heads is not None}
     tokenizer = open_tokenizer(subject.checkpoint.tokenizer)
-    source_pieces = [tokenizer.source_piece(i) for i in pair.source[:-1]]
-    target_pieces = [tokenizer.piece(i) for i in pair.target[:-1]]
+    source_pieces = list(map(tokenizer.source_piece, pair.source[:-1]))
+    target_pieces = list(map(tokenizer.piece, pair.target[:-1]))
     labels: dict[Kind, tuple[list[str], list[str]]] = {
         "encoder_self": ([*source_pieces, END], [*source_pieces, END]),
         "decoder_self": ([START, *target_pieces], [START, *target_pieces]),

@@ -48,7 +48,7 @@ def translations(
     translated = [[""] * len(texts) for _ in range(len(masks))]
     done = 0
     with RowMasks(model) as gates:
-        for group in sentence_groups([len(row) for row in ids]):
+        for group in sentence_groups(list(map(len, ids))):
             sources = [ids[i] for i in group]
             openings = [vocabulary.opening(texts[i]) for i in group]
             size = batch_tokens // (len(group) * beam * max(map(len, sources)))
@@ -145,5 +145,5 @@ def _beams(
         beam=beam,
         max_length=limits * len(masks),
     )
-    best = [best_ids(hypotheses) for hypotheses in searched]
+    best = list(map(best_ids, searched))
     return [best[start : start + batch] for start in range(0, len(best), batch)]

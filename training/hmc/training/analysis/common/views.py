@@ -95,7 +95,7 @@ def _greedy(
     """Greedy translations, EOS last. `length_limit` bounds each by its own source."""
     targets: list[list[int]] = [[] for _ in sources]
     done = 0
-    for rows in sentence_groups([len(ids) for ids in sources]):
+    for rows in sentence_groups(list(map(len, sources))):
         limits = [length_limit(model, len(sources[row])) for row in rows]
         searched = beam_search(
             model,

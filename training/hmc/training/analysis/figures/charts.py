@@ -146,8 +146,8 @@ def zero_line(axes: Axes) -> None:
 
 def histogram(axes: Axes, systems: Mapping[str, Sequence[float]]) -> None:
     """Number of heads per bin of I_h, with the same bins for every system (Sun et al. 2021, figure 3)."""
-    lowest = min(0.0, *(min(values) for values in systems.values()))
-    highest = max(0.0, *(max(values) for values in systems.values()))
+    lowest = min(0.0, *map(min, systems.values()))
+    highest = max(0.0, *map(max, systems.values()))
     highest = highest if highest > lowest else 1.0
     edges = np.linspace(lowest, highest, BINS + 1)
     for colour, (name, values) in zip(cycle(COLOURS), systems.items(), strict=False):
@@ -231,8 +231,8 @@ def _draw(axes: Axes, rows: Sequence[Sequence[float | None]], scale: Normalize, 
             if value is None:
                 axes.add_patch(Rectangle((head, layer), 1, 1, fill=False, hatch="////", edgecolor=GREY, linewidth=0.3))
     axes.set_aspect("equal")
-    axes.set_xticks(np.arange(heads) + 0.5, [str(head) for head in range(heads)])
-    axes.set_yticks(np.arange(layers) + 0.5, [str(layer) for layer in range(layers)])
+    axes.set_xticks(np.arange(heads) + 0.5, list(map(str, range(heads))))
+    axes.set_yticks(np.arange(layers) + 0.5, list(map(str, range(layers))))
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)

@@ -81,8 +81,8 @@ def _frame(axes: Axes, layers: int, heads: int) -> None:
     axes.set_xlim(0, heads)
     axes.set_ylim(0, layers)
     axes.set_aspect("equal")
-    axes.set_xticks(np.arange(heads) + 0.5, [str(head) for head in range(heads)])
-    axes.set_yticks(np.arange(layers) + 0.5, [str(layer) for layer in range(layers)])
+    axes.set_xticks(np.arange(heads) + 0.5, list(map(str, range(heads))))
+    axes.set_yticks(np.arange(layers) + 0.5, list(map(str, range(layers))))
     axes.set_ylabel("layer")
     axes.tick_params(length=0)
     for spine in axes.spines.values():

@@ -25,7 +25,7 @@ SHARES = tuple(n / 10 for n in range(10))
 def labels(paths: Sequence[Path]) -> list[str]:
     """Names of checkpoints: the last part of each path, or the whole path if last parts are not unique."""
     names = [path.name for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+    return names if len(set(names)) == len(names) else list(map(str, paths))
 
 
 def analyse(

@@ -110,7 +110,7 @@ def _whole_numbers(name: str, separator: str) -> list[int]:
     parts = name.split(separator)
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
         raise ValueError(f"{name!r} is no word number, range (3-4) or empty node (3.1)")
-    return [int(part) for part in parts]
+    return list(map(int, parts))
 
 
 def _close_multiword(draft: _Draft) -> None:
