@@ -11,7 +11,7 @@ from hmc.artifact.model.heads import KINDS, Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
 from hmc.training.analysis.common.records import AllButOneData, KeptHead, KeptLayer, Scores
-from hmc.training.analysis.common.result import Place, Result, model_shape
+from hmc.training.analysis.common.result import Result, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, probability
 
@@ -27,32 +27,29 @@ def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress
     """
     layout = subject.layout
     everything = close_heads(layout, [])
-    places: list[Place] = []
-    kept: list[Head] = []
+    choices: list[list[Head]] = []
     masks = [everything]
+    number: dict[Head, int] = {}
     for kind in KINDS:
         for layer, indices in enumerate(layout[kind]):
             heads = [Head(kind, layer, index) for index in indices]
-            if len(heads) > 1:
-                places.append((kind, layer))
-                kept += heads
-                masks += [close_heads(layout, set(heads) - {head}) for head in heads]
-    if not places:
+            if len(heads) < 2:
+                continue
+            choices.append(heads)
+            for head in heads:
+                number[head] = len(masks)
+                masks.append(close_heads(layout, set(heads) - {head}))
+    if not choices:
         raise InvalidRequestError("no layer of this checkpoint has two or more open heads: nothing to mask")
     losses = measure(subject, text, np.stack(masks), replace(settings, bleu=False), progress)
-    numbers: dict[Place, list[int]] = {place: [] for place in places}
-    for number, head in enumerate(kept, 1):
-        numbers[head.kind, head.layer].append(number)
-    best = [min(numbers[place], key=lambda number: losses.loss[number]) for place in places]
-    scored = measure(subject, text, np.stack([everything, *(masks[number] for number in best)]), settings, progress)
+    best = [min(heads, key=lambda head: losses.loss[number[head]]) for heads in choices]
+    with_best = [everything, *(masks[number[head]] for head in best)]
+    scored = measure(subject, text, np.stack(with_best), settings, progress)
     layers = []
-    for mask, (kind, layer) in enumerate(places, 1):
-        alone = [
-            KeptHead(index=kept[number - 1].index, delta_loss=losses.delta_loss(number))
-            for number in numbers[kind, layer]
-        ]
-        index = kept[best[mask - 1] - 1].index
-        layers.append(KeptLayer(kind=kind, layer=layer, heads=alone, best=index, **scored.deltas(mask)))
+    for mask, (heads, kept) in enumerate(zip(choices, best, strict=True), 1):
+        alone = [KeptHead(index=head.index, delta_loss=losses.delta_loss(number[head])) for head in heads]
+        deltas = scored.deltas(mask)
+        layers.append(KeptLayer(kind=kept.kind, layer=kept.layer, heads=alone, best=kept.index, **deltas))
     return subject.result(
         COMMAND,
         text.source,
