@@ -22,7 +22,7 @@ from hmc.artifact.model.ffn import parse_neuron_budgets
 from hmc.artifact.model.heads import KINDS
 from hmc.training import PruneRequest, PruningRun
 from hmc.training.analysis.across import budgets, survivors, trajectory
-from hmc.training.analysis.common.records import HeadImportance, ImportanceData, Overlap, Range
+from hmc.training.analysis.common.records import HeadImportance, ImportanceData, MeanAndRange, Overlap
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.figures.pruning import draw_trajectory
@@ -47,10 +47,10 @@ def test_survivors_by_budget_kind_and_layer(pruned: dict[str, Path]) -> None:
     data = survivors.analyse([pruned["small"], pruned["a"], pruned["b"]]).data
     nine, two = data.budgets
     assert (nine.heads, nine.checkpoints, two.heads, two.checkpoints) == (9, 2, 2, 1)
-    assert nine.kinds["encoder_self"] == Range(mean=3.5, least=3.0, most=4.0)
-    assert nine.kinds["decoder_self"] == Range(mean=2.0, least=1.0, most=3.0)
+    assert nine.kinds["encoder_self"] == MeanAndRange(mean=3.5, least=3.0, most=4.0)
+    assert nine.kinds["decoder_self"] == MeanAndRange(mean=2.0, least=1.0, most=3.0)
     assert [layer.mean for layer in nine.layers["cross"]] == [1.5, 2.0]
-    assert nine.without_heads == Range(mean=1.0, least=1.0, most=1.0)
+    assert nine.without_heads == MeanAndRange(mean=1.0, least=1.0, most=1.0)
     assert two.without_heads.mean == 4.0
     assert two.agreement is None, "one checkpoint has no other to agree with"
     assert sum(nine.kinds[kind].mean for kind in KINDS) == 9
@@ -132,7 +132,7 @@ def test_levels_of_as_many_heads_make_a_point(tiny_bundle: Path, tmp_path: Path)
         budgets.analyse({"L0": bundle})
     points = result.data.series["L0"].points
     assert [point.heads for point in points] == [24, 12, 5]
-    assert points[1].bleu == Range(mean=29.0, least=28.5, most=29.5)
+    assert points[1].bleu == MeanAndRange(mean=29.0, least=28.5, most=29.5)
     assert points[1].bleu_delta.mean == -1.0
     assert result.settings["beam"] == 4
     rows = budgets.summary(result).rows

@@ -11,7 +11,7 @@ from hmc.artifact.bundle.manifest import Level, Manifest, read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import Estimate
 from hmc.training.analysis.across.survivors import mean_and_range
-from hmc.training.analysis.common.records import BudgetsData, LevelScores, Series, SeriesPoint
+from hmc.training.analysis.common.records import BudgetsData, BudgetSeries, BundleScores, SeriesPoint
 from hmc.training.analysis.common.result import CheckpointSource, Result
 from hmc.training.analysis.common.summary import Summary, change, plain, probability
 
@@ -32,7 +32,7 @@ def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result[Budg
     """
     if not bundles:
         raise InvalidRequestError("give one or more bundles, e.g. L0=bundle")
-    series: dict[str, Series] = {}
+    series: dict[str, BudgetSeries] = {}
     sources: list[CheckpointSource] = []
     common: dict[str, Any] = {}
     tests: dict[str, None] = {}
@@ -98,15 +98,15 @@ def _test_of(level: Level) -> str:
     return f"{test.test} ({test.trials} trials, seed {test.seed})" if test else "paired bootstrap (1000 resamples)"
 
 
-def _series(levels: list[Level]) -> Series:
+def _series(levels: list[Level]) -> BudgetSeries:
     points: list[SeriesPoint] = []
     for heads in sorted({level.heads for level in levels}, reverse=True):
-        rows = [LevelScores(name=level.name, **vars(level.quality)) for level in levels if level.heads == heads]
+        rows = [BundleScores(name=level.name, **vars(level.quality)) for level in levels if level.heads == heads]
         bleu = mean_and_range(row.bleu for row in rows)
         delta = mean_and_range(row.bleu_delta for row in rows)
         points.append(SeriesPoint(heads=heads, bleu=bleu, bleu_delta=delta, levels=rows))
     assert levels[0].quality is not None
-    return Series(reference_level=levels[0].quality.reference_level, points=points)
+    return BudgetSeries(reference_level=levels[0].quality.reference_level, points=points)
 
 
 def summary(result: Result[BudgetsData]) -> Summary:

@@ -17,17 +17,17 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout
 from hmc.artifact.storage.files import sha256_file
-from hmc.training.analysis.common.records import ImportanceData, Overlap, Range, Survivors, SurvivorsData
+from hmc.training.analysis.common.records import ImportanceData, MeanAndRange, Overlap, Survivors, SurvivorsData
 from hmc.training.analysis.common.result import CheckpointSource, Result, read_result
 from hmc.training.analysis.common.summary import Summary, plain, range_cell
 
 COMMAND = "survivors"
 
 
-def mean_and_range(values: Iterable[float]) -> Range:
+def mean_and_range(values: Iterable[float]) -> MeanAndRange:
     """Mean and extremes of one or more values."""
     numbers = np.array(list(values), float)
-    return Range(mean=float(numbers.mean()), least=float(numbers.min()), most=float(numbers.max()))
+    return MeanAndRange(mean=float(numbers.mean()), least=float(numbers.min()), most=float(numbers.max()))
 
 
 def shared(a: HeadLayout, b: HeadLayout, heads_per_layer: int) -> tuple[int, float]:

@@ -99,7 +99,7 @@ class Measurement:
         return bleu(self.counts.sum(axis=1))
 
     def scores(self, mask: int) -> dict[str, Any]:
-        """Fields of `Scores`: loss and BLEU of a mask with their intervals."""
+        """Fields of `MaskScores`: loss and BLEU of a mask with their intervals."""
         scores = {"loss": Estimate(float(self.loss[mask]), *interval(self._losses[:, mask]))}
         if self.counts is not None:
             scores["bleu"] = Estimate(float(self.bleu[mask]), *interval(self._bleus[:, mask]))

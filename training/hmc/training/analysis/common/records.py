@@ -14,7 +14,7 @@ ORDERS = ("most_important_first", "least_important_first")
 Number = int | float
 
 
-class Record(BaseModel):
+class ResultPart(BaseModel):
     """A part of a result. A field whose default is None is left out of the JSON text where it is None."""
 
     model_config = ConfigDict(extra="ignore")
@@ -28,7 +28,7 @@ class Record(BaseModel):
         return values
 
 
-class OfHead(Record):
+class OfHead(ResultPart):
     """Values of one head."""
 
     kind: Kind
@@ -41,7 +41,7 @@ class OfHead(Record):
         return Head(self.kind, self.layer, self.index)
 
 
-class OfModel(Record):
+class OfModel(ResultPart):
     """Values of a model. Earlier versions did not always write its shape."""
 
     layout: dict[str, list[list[int]]] = {}
@@ -50,7 +50,7 @@ class OfModel(Record):
     """Of the unpruned model."""
 
 
-class Scores(Record):
+class MaskScores(ResultPart):
     """Loss and BLEU with some heads masked."""
 
     loss: Estimate
@@ -63,7 +63,7 @@ class Scores(Record):
         return estimate
 
 
-class Deltas(Record):
+class Deltas(ResultPart):
     """Loss and BLEU minus those with all heads open."""
 
     delta_loss: Estimate
@@ -80,7 +80,7 @@ class HeadImportance(OfHead):
     standard_error: float | None = None
 
 
-class Spread(Record):
+class Spread(ResultPart):
     """Values over some heads."""
 
     heads: int
@@ -105,18 +105,18 @@ class HeadEffect(Deltas, OfHead):
 class AblationData(OfModel):
     """Of `ablate`."""
 
-    full: Scores
+    full: MaskScores
     heads: list[HeadEffect]
 
 
-class KeptHead(Record):
+class KeptHead(ResultPart):
     """A head that is kept as the only one of its layer."""
 
     index: int
     delta_loss: Estimate
 
 
-class LayerHeads(Record):
+class LayerHeads(ResultPart):
     """The heads of a layer, each kept alone."""
 
     kind: Kind
@@ -133,11 +133,11 @@ class KeptLayer(Deltas, LayerHeads):
 class AllButOneData(OfModel):
     """Of `all-but-one`."""
 
-    full: Scores
+    full: MaskScores
     layers: list[KeptLayer]
 
 
-class Ranks(Record):
+class Ranks(ResultPart):
     """Heads of neighbouring ranks, which count from 1."""
 
     first: int
@@ -150,32 +150,32 @@ class Ranks(Record):
         return f"{self.first}–{self.last}"
 
 
-class Group(Deltas, Scores, Ranks):
+class MaskedGroup(Deltas, MaskScores, Ranks):
     """Scores with a group of heads masked."""
 
 
-class GroupsData(Record):
+class GroupsData(ResultPart):
     """Of `groups`."""
 
     heads: int
-    full: Scores
-    groups: list[Group]
+    full: MaskScores
+    groups: list[MaskedGroup]
 
 
-class Masked(Record):
+class Masked(ResultPart):
     """A number of heads that are masked."""
 
     masked: int
 
 
-class CurvePoint(Scores, Masked):
+class CurvePoint(MaskScores, Masked):
     """Scores with some heads masked; the first point of a curve, where no head is masked, has no differences."""
 
     delta_loss: Estimate | None = None
     delta_bleu: Estimate | None = None
 
 
-class CumulativeData(Record):
+class CumulativeData(ResultPart):
     """Of `cumulative`."""
 
     heads: int
@@ -185,19 +185,19 @@ class CumulativeData(Record):
     """Metric → area between the curves."""
 
     @property
-    def start(self) -> Scores:
+    def start(self) -> MaskScores:
         """Scores with no head masked."""
         return self.curves[ORDERS[0]][0]
 
 
-class Share(Record):
+class MaskedShare(ResultPart):
     """A share of the heads that is masked."""
 
     share: float
     masked: int
 
 
-class ProfilePoint(Scores, Share):
+class ProfilePoint(MaskScores, MaskedShare):
     """Scores with a share of the heads masked."""
 
     relative_bleu: Estimate | None
@@ -209,14 +209,14 @@ class ProfilePoint(Scores, Share):
         return self.relative_bleu.value if self.relative_bleu else math.nan
 
 
-class Profile(Record):
+class Profile(ResultPart):
     """The pruning profile of a checkpoint."""
 
     name: str
     points: list[ProfilePoint]
 
 
-class ProfileData(Record):
+class ProfileData(ResultPart):
     """Of `profile`."""
 
     shares: list[float]
@@ -245,7 +245,7 @@ class HeadRelevance(OfHead):
     relevance: float
 
 
-class LayerRelevance(Record):
+class LayerRelevance(ResultPart):
     """Share of the logit's relevance that goes through the heads of a layer."""
 
     kind: Kind
@@ -263,7 +263,7 @@ class RelevanceData(OfModel):
     conservation_error: float
 
 
-class Role(Record):
+class Role(ResultPart):
     """A role of a head: `positional` with an offset, `syntactic` with a relation and a direction, or `rare words`."""
 
     role: str
@@ -300,7 +300,7 @@ class AttentionMap(OfHead):
     weights: list[list[float]]
 
 
-class MapsData(Record):
+class MapsData(ResultPart):
     """Of `attention`."""
 
     maps: list[AttentionMap]
@@ -317,7 +317,7 @@ class HeadOnTwoTexts(OfHead):
     second: float
 
 
-class CorrelationData(Record):
+class CorrelationData(ResultPart):
     """Of `correlate`."""
 
     heads: list[HeadOnTwoTexts]
@@ -325,7 +325,7 @@ class CorrelationData(Record):
     spearman: Estimate
 
 
-class ComparisonData(Record):
+class ComparisonData(ResultPart):
     """Of `compare`."""
 
     analysis: str
@@ -333,7 +333,7 @@ class ComparisonData(Record):
     """Name → the data of its result, which is of `analysis`."""
 
 
-class Range(Record):
+class MeanAndRange(ResultPart):
     """Mean and extremes of one or more values."""
 
     mean: float
@@ -341,21 +341,21 @@ class Range(Record):
     most: float
 
 
-class Overlap(Record):
+class Overlap(ResultPart):
     """Heads that two layouts share, and their number by chance."""
 
     shared: float
     by_chance: float
 
 
-class Survivors(Record):
+class Survivors(ResultPart):
     """Pruned checkpoints with equal numbers of open heads."""
 
     heads: int
     checkpoints: int
-    kinds: dict[Kind, Range]
-    layers: dict[Kind, list[Range]]
-    without_heads: Range
+    kinds: dict[Kind, MeanAndRange]
+    layers: dict[Kind, list[MeanAndRange]]
+    without_heads: MeanAndRange
     """Layers without open heads."""
     agreement: Overlap | None
     """Of two of the checkpoints; None where there is one alone."""
@@ -363,7 +363,7 @@ class Survivors(Record):
     """Of a checkpoint with as many heads of highest I_h."""
 
 
-class SurvivorsData(Record):
+class SurvivorsData(ResultPart):
     """Of `survivors`."""
 
     heads_per_layer: int
@@ -372,7 +372,7 @@ class SurvivorsData(Record):
     budgets: list[Survivors]
 
 
-class LevelScores(Record):
+class BundleScores(ResultPart):
     """Scores of a level of a bundle."""
 
     name: str
@@ -384,29 +384,29 @@ class LevelScores(Record):
     p_value: float
 
 
-class SeriesPoint(Record):
+class SeriesPoint(ResultPart):
     """Levels of a bundle with equal numbers of open heads."""
 
     heads: int
-    bleu: Range
-    bleu_delta: Range
-    levels: list[LevelScores]
+    bleu: MeanAndRange
+    bleu_delta: MeanAndRange
+    levels: list[BundleScores]
 
 
-class Series(Record):
+class BudgetSeries(ResultPart):
     """The levels of a bundle, most heads first."""
 
     reference_level: str
     points: list[SeriesPoint]
 
 
-class BudgetsData(Record):
+class BudgetsData(ResultPart):
     """Of `budgets`."""
 
-    series: dict[str, Series]
+    series: dict[str, BudgetSeries]
 
 
-class GatePoint(Record):
+class GatePoint(ResultPart):
     """The state of the gates at an update of a closing stage. None: the run has no such gates, or no budget."""
 
     update: int
@@ -422,20 +422,20 @@ class GatePoint(Record):
     latency_budget_ms: Number | None = None
 
 
-class GateRun(Record):
+class GateRun(ResultPart):
     """The gates of a run."""
 
     file: str
     points: list[GatePoint]
 
 
-class TrajectoryData(Record):
+class TrajectoryData(ResultPart):
     """Of `trajectory`."""
 
     runs: dict[str, GateRun]
 
 
-DATA: dict[str, type[Record]] = {
+DATA: dict[str, type[ResultPart]] = {
     "importance": ImportanceData,
     "ablate": AblationData,
     "all-but-one": AllButOneData,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmc.artifact.significance import Estimate
-from hmc.training.analysis.common.records import Range, Scores
+from hmc.training.analysis.common.records import MaskScores, MeanAndRange
 
 TITLES = {"bleu": "BLEU", "loss": "loss"}
 DIGITS = {"bleu": 2, "loss": 4}
@@ -32,7 +32,7 @@ class Summary:
         return text + "".join(f"\n{note}\n" for note in self.notes)
 
 
-def metric_of(scores: Sequence[Scores]) -> str:
+def metric_of(scores: Sequence[MaskScores]) -> str:
     """`bleu` if all of the scores have BLEU, else `loss`."""
     return "bleu" if all(one.bleu for one in scores) else "loss"
 
@@ -52,7 +52,7 @@ def change(estimate: Estimate, digits: int = 2) -> str:
     return f"{estimate.value:+.{digits}f} ({estimate.low:+.{digits}f} to {estimate.high:+.{digits}f})"
 
 
-def range_cell(values: Range) -> str:
+def range_cell(values: MeanAndRange) -> str:
     """`12.7 (11 to 14)` of a mean and its extremes; the mean alone, as a whole number, where they are equal."""
     if values.least == values.most:
         return f"{values.mean:g}"

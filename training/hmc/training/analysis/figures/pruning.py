@@ -15,7 +15,7 @@ from hmc.training.analysis.across.trajectory import QUANTITIES, quantities, stag
 from hmc.training.analysis.common.records import (
     BudgetsData,
     GatePoint,
-    Range,
+    MeanAndRange,
     SeriesPoint,
     SurvivorsData,
     TrajectoryData,
@@ -87,15 +87,15 @@ def _layer_lines(layers: int) -> list[Curve]:
     return [Curve(f"layer {n}", to_hex(shade), MARKERS[n % len(MARKERS)]) for n, shade in enumerate(shades)]
 
 
-def _ranges(axes: Axes, heads: Sequence[int], whole: int, ranges: Sequence[Range], line: Curve) -> None:
+def _ranges(axes: Axes, heads: Sequence[int], whole: int, ranges: Sequence[MeanAndRange], line: Curve) -> None:
     """A line of means with a band from least to most. Its first point is the whole model."""
-    first = Range(mean=whole, least=whole, most=whole)
+    first = MeanAndRange(mean=whole, least=whole, most=whole)
     mean, least, most = _columns([first, *ranges])
     axes.fill_between(heads, least, most, color=line.colour, alpha=BAND, linewidth=0)
     axes.plot(heads, mean, color=line.colour, marker=line.marker, markersize=4, linewidth=1.4, label=line.label)
 
 
-def _columns(ranges: Sequence[Range]) -> npt.NDArray[np.float64]:
+def _columns(ranges: Sequence[MeanAndRange]) -> npt.NDArray[np.float64]:
     """Means, least and most values: `[3, N]`."""
     return np.array([(one.mean, one.least, one.most) for one in ranges]).reshape(-1, 3).T
 

@@ -11,7 +11,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.records import AblationData, HeadEffect, Scores
+from hmc.training.analysis.common.records import AblationData, HeadEffect, MaskScores
 from hmc.training.analysis.common.result import Result, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, interval, probability
@@ -40,7 +40,7 @@ def analyse(
         COMMAND,
         text.source,
         settings=settings.to_json(text),
-        data=AblationData(**model_shape(subject.checkpoint), full=Scores(**measured.scores(0)), heads=effects),
+        data=AblationData(**model_shape(subject.checkpoint), full=MaskScores(**measured.scores(0)), heads=effects),
     )
 
 

@@ -10,7 +10,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.records import AllButOneData, KeptHead, KeptLayer, Scores
+from hmc.training.analysis.common.records import AllButOneData, KeptHead, KeptLayer, MaskScores
 from hmc.training.analysis.common.result import Result, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, probability
@@ -54,7 +54,7 @@ def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress
         COMMAND,
         text.source,
         settings=settings.to_json(text),
-        data=AllButOneData(**model_shape(subject.checkpoint), full=Scores(**scored.scores(0)), layers=layers),
+        data=AllButOneData(**model_shape(subject.checkpoint), full=MaskScores(**scored.scores(0)), layers=layers),
     )
 
 

@@ -11,7 +11,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.records import Group, GroupsData, Scores
+from hmc.training.analysis.common.records import GroupsData, MaskedGroup, MaskScores
 from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, interval, probability
@@ -57,13 +57,13 @@ def analyse(
     for mask, part in enumerate(parts, 1):
         last = first + len(part) - 1
         names = list(map(str, part))
-        rows.append(Group(first=first, last=last, heads=names, **measured.scores(mask), **measured.deltas(mask)))
+        rows.append(MaskedGroup(first=first, last=last, heads=names, **measured.scores(mask), **measured.deltas(mask)))
         first = last + 1
     return subject.result(
         COMMAND,
         text.source,
         settings={**settings.to_json(text), "rank": ranking.origin},
-        data=GroupsData(heads=len(ranking.heads), full=Scores(**measured.scores(0)), groups=rows),
+        data=GroupsData(heads=len(ranking.heads), full=MaskScores(**measured.scores(0)), groups=rows),
     )
 
 
