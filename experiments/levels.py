@@ -73,7 +73,7 @@ class Training:
 def cut(base: Checkpoint, layers: tuple[int, ...]) -> Checkpoint:
     """The model with some decoder layers alone, which have the half of the neurons that has the largest weights."""
     arch = base.architecture
-    removed = RemovedLayers.of(("decoder", n) for n in range(arch.decoder_layers) if n not in layers)
+    removed = RemovedLayers.from_pairs(("decoder", n) for n in range(arch.decoder_layers) if n not in layers)
     kept: dict[str, list[Any]] = {"encoder": [range(arch.ffn_dim)] * arch.encoder_layers, "decoder": []}
     for layer in range(arch.decoder_layers):
         sublayer = arch.feed_forward("decoder", layer)

@@ -42,6 +42,6 @@ def without_neurons(checkpoint: Checkpoint, kept: Neurons) -> Checkpoint:
     """The checkpoint with the neurons of `kept` alone."""
     return replace(
         checkpoint,
-        config=checkpoint.config.model_copy(update={"ffn_widths": FfnWidths.of(kept)}),
+        config=checkpoint.config.model_copy(update={"ffn_widths": FfnWidths.from_neurons(kept)}),
         tensors=slim_ffn(checkpoint.tensors, checkpoint.architecture, kept),
     )

@@ -24,21 +24,21 @@ def doubled(array: npt.NDArray[Any], times: int = 2) -> npt.NDArray[Any]:
 
 def test_the_same_arrays_give_the_same_result() -> None:
     derived, one = DerivedArrays(), np.ones(3)
-    assert derived.of(doubled, one) is derived.of(doubled, one)
-    assert derived.of(doubled, one, times=3)[0] == 3
-    assert derived.of(doubled, np.ones(3)) is not derived.of(doubled, one)
-    assert derived.of(stack, one, one).shape == (6,)
+    assert derived.get(doubled, one) is derived.get(doubled, one)
+    assert derived.get(doubled, one, times=3)[0] == 3
+    assert derived.get(doubled, np.ones(3)) is not derived.get(doubled, one)
+    assert derived.get(stack, one, one).shape == (6,)
 
 
 def test_a_single_array_is_not_copied() -> None:
     one = np.ones(3)
-    assert DerivedArrays().of(stack, one) is one
+    assert DerivedArrays().get(stack, one) is one
 
 
 def test_what_was_made_goes_with_what_it_was_made_from() -> None:
     derived, one, other = DerivedArrays(), np.ones(3), np.ones(3)
-    stacked = weakref.ref(derived.of(stack, one, other))
-    twice = weakref.ref(derived.of(doubled, derived.of(stack, one, other)))
+    stacked = weakref.ref(derived.get(stack, one, other))
+    twice = weakref.ref(derived.get(doubled, derived.get(stack, one, other)))
     gc.collect()
     assert stacked() is not None
     assert twice() is not None

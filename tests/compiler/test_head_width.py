@@ -59,7 +59,7 @@ def test_every_precision_and_every_search(tmp_path: Path, precision: Precision, 
     expected = torch_log_probs(checkpoint, layout)
     real = np.arange(expected.shape[1])[None] < np.array([len(target) for target in TARGETS])[:, None]
     for variant in RUN:
-        found = GraphRunner.of_level(arch, layout, tmp_path / "b", level.name, variant).log_probs(SOURCES, TARGETS)
+        found = GraphRunner.for_level(arch, layout, tmp_path / "b", level.name, variant).log_probs(SOURCES, TARGETS)
         assert np.abs(found - expected)[real].mean() < MEAN_ERROR[precision]
 
 

@@ -13,11 +13,11 @@ def versions_of(*packages: str) -> dict[str, str]:
     from contextlib import suppress
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"hmc": VERSION}
+    versions = {"hmc": VERSION}
     for name in packages:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def how_to_install(extra: str) -> str:

@@ -44,5 +44,5 @@ ELEMENT_TYPES = (
     ElementType("bfloat16", "tensor(bfloat16)", 16, 4, 16),
 )
 """Those that graphs of a level have."""
-BY_RUNTIME = {each.runtime: each for each in ELEMENT_TYPES}
-BY_NUMBER = {each.number: each for each in ELEMENT_TYPES}
+BY_RUNTIME = {element_type.runtime: element_type for element_type in ELEMENT_TYPES}
+BY_NUMBER = {element_type.number: element_type for element_type in ELEMENT_TYPES}

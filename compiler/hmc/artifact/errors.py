@@ -161,7 +161,7 @@ def ending(status: int) -> str:
 
 def field_problems(error: ValidationError) -> list[str]:
     """A line for each field that Pydantic refuses: its path, and what is wrong with it."""
-    lines = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False))
+    lines = (f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors(include_input=False))
     return [line.removeprefix(": ") for line in lines]  # no path: it is about the whole
 
 
@@ -201,10 +201,10 @@ def renamed(message: str, names: Mapping[str, str]) -> str:
         return message
     fields = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
 
-    def other(found: re.Match[str]) -> str:
-        field = found["field"]
-        follows = message[found.end() :]
-        begins = found.start() == 0 and re.match(r"\[\d+\]| \S+:|:| has ", follows)
-        return names[field] if "_" in field or "." in field or begins else found[0]
+    def other(match: re.Match[str]) -> str:
+        field = match["field"]
+        follows = message[match.end() :]
+        begins = match.start() == 0 and re.match(r"\[\d+\]| \S+:|:| has ", follows)
+        return names[field] if "_" in field or "." in field or begins else match[0]
 
     return re.sub(rf"(?<![\w./=-])(?:options\.|level\.)?(?P<field>{fields})(?![\w/=-]|\.\w)", other, message)

@@ -31,7 +31,9 @@ class SettingsModel(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             violations = [self._violation(problem) for problem in error.errors()]
-            raise InvalidRequestError("; ".join(each.description for each in violations), violations) from error
+            raise InvalidRequestError(
+                "; ".join(violation.description for violation in violations), violations
+            ) from error
 
     @classmethod
     def _violation(cls, problem: ErrorDetails) -> Violation:
@@ -40,8 +42,8 @@ class SettingsModel(BaseModel):
         if problem["type"] not in SHOWN:
             return Violation(name, f"{name}: {advice}")
         metadata = cls.model_fields[name].metadata
-        least = next((each.ge for each in metadata if hasattr(each, "ge")), None)
-        most = next((each.le for each in metadata if hasattr(each, "le")), None)
+        least = next((bound.ge for bound in metadata if hasattr(bound, "ge")), None)
+        most = next((bound.le for bound in metadata if hasattr(bound, "le")), None)
         if least is not None and most is not None:
             advice = f"choose {least} to {most}"
         return Violation(name, f"{name} {problem['input']}: {advice}")

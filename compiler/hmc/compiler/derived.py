@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class DerivedArrays:
@@ -22,28 +22,28 @@ class DerivedArrays:
     """
 
     def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], Any] = {}
+        self._results: dict[tuple[Any, ...], Any] = {}
 
-    def of(self, make: Callable[..., Made], *sources: Array, **options: Any) -> Made:
+    def get(self, make: Callable[..., Result], *sources: Array, **options: Any) -> Result:
         """`make(*sources, **options)`, made by the first call. `make` must be a function of a module, not a lambda."""
         key = (make, *map(id, sources), *sorted(options.items()))
-        if key in self._made:
-            found: Made = self._made[key]
-            return found
-        made = make(*sources, **options)
-        if not any(made is source for source in sources):  # else the entry would keep its own source alive
-            self._keep(key, made, sources)
-        return made
+        if key in self._results:
+            known: Result = self._results[key]
+            return known
+        result = make(*sources, **options)
+        if not any(result is source for source in sources):  # else the entry would keep its own source alive
+            self._keep(key, result, sources)
+        return result
 
-    def given(self, make: Callable[[Array], Made], source: Array, made: Made) -> None:
-        """Sets what `of(make, source)` returns from now on, instead of a call of `make`."""
-        self._keep((make, id(source)), made, (source,))
+    def put(self, make: Callable[[Array], Result], source: Array, result: Result) -> None:
+        """Sets what `get(make, source)` returns from now on, instead of a call of `make`."""
+        self._keep((make, id(source)), result, (source,))
 
-    def _keep(self, key: tuple[Any, ...], made: Any, sources: Sequence[Array]) -> None:
-        if key not in self._made:
+    def _keep(self, key: tuple[Any, ...], result: Any, sources: Sequence[Array]) -> None:
+        if key not in self._results:
             for source in sources:
-                weakref.finalize(source, self._made.pop, key, None)
-        self._made[key] = made
+                weakref.finalize(source, self._results.pop, key, None)
+        self._results[key] = result
 
 
 def stack(*arrays: Array) -> Array:

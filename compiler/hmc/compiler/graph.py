@@ -15,12 +15,12 @@ from hmc.artifact.element_types import ELEMENT_TYPES
 MICROSOFT = "com.microsoft"
 OPSET = 21
 IR_VERSION = 10
-DTYPES = {each.name: ir.DataType(each.number) for each in ELEMENT_TYPES}
+DTYPES = {element_type.name: ir.DataType(element_type.number) for element_type in ELEMENT_TYPES}
 """Names of element types, as the compiler writes them → as ONNX does."""
 Dims = Sequence[int | str]
 
 
-def of_type(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+def as_type(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     """The array in one of DTYPES; the same array if it has that type. NumPy itself has no bfloat16."""
     return array.astype(DTYPES[dtype].numpy(), copy=False)
 
@@ -58,7 +58,8 @@ class GraphBuilder:
         """
         if name in self.initializers:
             value = self.initializers[name]
-            if not _same(_held(value), array):
+            known = _array(value)
+            if known is not array and (known.dtype != array.dtype or not np.array_equal(known, array)):
                 raise ValueError(f"graph {self.name}: initializer {name!r} already exists with other numbers")
             return value
         data = np.asarray(array, order="C")
@@ -76,7 +77,8 @@ class GraphBuilder:
     ) -> Any:
         """Adds a node. Returns its output value, or a tuple of them where there are several."""
         index = len(self.nodes)
-        values = [ir.Value(name=f"{kind}_{index}" + (f".{i}" if outputs > 1 else "")) for i in range(outputs)]
+        suffixes = [""] if outputs == 1 else [f".{i}" for i in range(outputs)]
+        values = [ir.Value(name=f"{kind}_{index}{suffix}") for suffix in suffixes]
         attrs = ir.convenience.convert_attributes(attributes)
         node = ir.Node(domain, kind, list(inputs), attrs, outputs=values, name=f"{kind}_{index}")
         self.nodes.append(node)
@@ -95,11 +97,7 @@ class GraphBuilder:
         return ir.Model(graph, ir_version=IR_VERSION, producer_name="hmc", metadata_props=metadata)
 
 
-def _held(value: ir.Value) -> npt.NDArray[Any]:
+def _array(value: ir.Value) -> npt.NDArray[Any]:
     assert value.const_value is not None
     array: npt.NDArray[Any] = value.const_value.numpy()
     return array
-
-
-def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    return one is other or (one.dtype == other.dtype and np.array_equal(one, other))

@@ -209,12 +209,12 @@ def translation_table(bitext: Bitext, sizes: tuple[int, int]) -> TranslationTabl
     Every alignment is as probable as every other, so a link's share of its target position is its t over the sum of t
     of all links there; the next t are the sums of these shares, normalised for each source token.
     """
-    found, links = zip(*_links(bitext, *sizes), strict=True)
-    keys = np.concatenate(found)
+    pair_keys, links = zip(*_links(bitext, *sizes), strict=True)
+    keys = np.concatenate(pair_keys)
     keys.sort()
     keys = keys[np.diff(keys, prepend=-1) > 0]  # np.unique without the inverse hashes, which takes 40 times as long
-    rows = [np.searchsorted(keys, distinct).astype(np.int32) for distinct in found]
-    del found
+    rows = [np.searchsorted(keys, distinct).astype(np.int32) for distinct in pair_keys]
+    del pair_keys
     source, target = (part(keys, sizes[1]).astype(np.int32) for part in (np.floor_divide, np.remainder))
     del keys
     probability = np.ones(len(source))

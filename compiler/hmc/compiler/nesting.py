@@ -29,10 +29,10 @@ def share_weights(bundle: Path, levels: Sequence[Level]) -> list[Level]:
     shared = {level.name: level for level in levels}
     wider: list[Program] = []
     for name, program in programs.items():
-        found = dict(_in_wider(bundle, program, wider))
+        places = dict(_in_wider(bundle, program, wider))
         wider.append(program)
-        if found:
-            content = program_json(program.model_copy(update={"tensors": program.tensors | found}))
+        if places:
+            content = program_json(program.model_copy(update={"tensors": program.tensors | places}))
             shared[name] = _rewritten(bundle, shared[name], content)
     return [shared[level.name] for level in levels]
 
@@ -42,7 +42,7 @@ def _in_wider(bundle: Path, program: Program, wider: Sequence[Program]) -> Itera
     for name, own in program.tensors.items():
         if not own.file.startswith(f"{WEIGHTS}/"):
             continue
-        for place in (each.tensors[name] for each in wider if name in each.tensors):
+        for place in (other.tensors[name] for other in wider if name in other.tensors):
             corner = _corner(place, own)
             if corner is None:
                 continue

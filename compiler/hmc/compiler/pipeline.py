@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 import onnx_ir as ir
@@ -80,7 +81,7 @@ class LevelSource:
         return checkpoint_digest(self.path)
 
     @classmethod
-    def given(cls, checkpoint: Checkpoint, folder: BundleFolder) -> LevelSource:
+    def from_checkpoint(cls, checkpoint: Checkpoint, folder: BundleFolder) -> LevelSource:
         """A source whose checkpoint is in memory and on no disk, and has no digest."""
         source = cls(Path(), folder)
         source.checkpoint = checkpoint
@@ -110,9 +111,9 @@ class LevelSource:
             for layer, (narrow, all_) in enumerate(zip(model.order[kind], wide.order[kind], strict=True)):
                 name = model.arch.attention(kind, layer).output.weight
                 if narrow and list(narrow) == list(all_[: len(narrow)]):
-                    integers, scales = self.derived.of(quantize_columns, wide.tensors[name])
-                    found = integers[: model.tensors[name].shape[1]], scales
-                    self.derived.given(quantize_columns, model.tensors[name], found)
+                    integers, scales = self.derived.get(quantize_columns, wide.tensors[name])
+                    narrow_arrays = integers[: model.tensors[name].shape[1]], scales
+                    self.derived.put(quantize_columns, model.tensors[name], narrow_arrays)
 
     @cached_property
     def _ordered(self) -> OrderedHeads:
@@ -126,9 +127,14 @@ class LevelSource:
         layouts = [layout for layout, precision in self.planned if PRECISIONS[precision].quantised]
         if not layouts:
             return None
-        whole = slim_model(self.checkpoint, max(layouts, key=lambda each: each.total), self._ordered)
-        names = {whole.arch.attention(kind, n).output.weight for kind in KINDS for n in range(len(whole.layout[kind]))}
-        return replace(whole, tensors={name: tensor for name, tensor in whole.tensors.items() if name in names})
+        whole = slim_model(self.checkpoint, max(layouts, key=attrgetter("total")), self._ordered)
+        tensors = {}
+        for kind in KINDS:
+            for layer in range(len(whole.layout[kind])):
+                name = whole.arch.attention(kind, layer).output.weight
+                if name in whole.tensors:
+                    tensors[name] = whole.tensors[name]
+        return replace(whole, tensors=tensors)
 
 
 @dataclass(frozen=True)
@@ -239,14 +245,15 @@ def _quantise(chosen: ChosenLevel, model: SlimModel, sentences: Sentences) -> Qu
     if chosen.layout not in source.quantized:
         calibration = calibrate(model, sentences.calibration, derived)
         source.quantized[chosen.layout] = choose_fp32_layers(model, calibration, derived)
-    found = source.quantized[chosen.layout]
-    if chosen.lexicon and model.arch.output_layer in found.fp32:
+    quantization = source.quantized[chosen.layout]
+    if chosen.lexicon and model.arch.output_layer in quantization.fp32:
         raise InvalidRequestError(
             f"{chosen.name}: vocabulary shortlists need the output projection in 8 bits, and this model loses quality "
             "with it: leave the shortlist out"
         )
-    encoder, decoder = (kind(found.ranges, derived=derived) for kind in (Int8Linears, QUANTISED[chosen.precision]))
-    return Quantised(model, encoder, decoder, found.fp32)
+    encoder = Int8Linears(quantization.ranges, derived=derived)
+    decoder = QUANTISED[chosen.precision](quantization.ranges, derived=derived)
+    return Quantised(model, encoder, decoder, quantization.fp32)
 
 
 def _author(chosen: ChosenLevel, quantised: Quantised) -> dict[str, ir.Model]:

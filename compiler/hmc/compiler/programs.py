@@ -37,7 +37,7 @@ from hmc.artifact.program.operations import (
     program_tensors_path,
 )
 from hmc.compiler.derived import Array, stack
-from hmc.compiler.graph import of_type
+from hmc.compiler.graph import as_type
 from hmc.compiler.graphs.blocks import joint_name, present_layers
 from hmc.compiler.precisions.int8 import quantize_columns, rows_of, transpose
 from hmc.compiler.precisions.linears import Linears
@@ -61,8 +61,8 @@ class Stored:
         """The tensor."""
         if self.outputs is None:
             return self.whole
-        found: Array = self.whole[:, self.outputs] if self._columns else self.whole[self.outputs]
-        return found
+        part: Array = self.whole[:, self.outputs] if self._columns else self.whole[self.outputs]
+        return part
 
     @property
     def offset(self) -> int:
@@ -115,16 +115,16 @@ class ProgramWriter:
         self._embed(linears, arch.source_embedding)
         for layer in present_layers(arch, "encoder", self.tensors):
             attention = arch.attention("encoder_self", layer)
-            heads = len(self.layout.encoder_self[layer])
-            if heads:
+            open_heads = len(self.layout.encoder_self[layer])
+            if open_heads:
                 product = self._product(linears, *attention.inputs, joint=False)
                 qkv = self._linear(product, f"encoder.{layer}.qkv", attention.norm)
                 output = f"encoder.{layer}.heads"
                 scale = arch.head_dim**-0.5
                 self._add(
                     AttendEncoder(
-                        input=qkv, heads=heads, width=arch.head_dim, original=self._heads("encoder_self", layer),
-                        scale=scale, output=output,
+                        input=qkv, heads=open_heads, width=arch.head_dim,
+                        original=self._head_numbers("encoder_self", layer), scale=scale, output=output,
                     )
                 )  # fmt: skip
                 self._end_attention(linears, attention, output)
@@ -158,15 +158,15 @@ class ProgramWriter:
         source = 0
         for layer in present_layers(arch, "decoder", self.tensors):
             attention = arch.attention("decoder_self", layer)
-            heads = len(self.layout.decoder_self[layer])
-            if heads:
+            open_heads = len(self.layout.decoder_self[layer])
+            if open_heads:
                 qkv = self._linear(self._product(linears, *attention.inputs), f"{layer}.qkv", attention.norm)
                 query, key, value = self._attention_ranges(attention)
                 self._add(
                     AttendSelf(
-                        input=qkv, heads=heads, width=arch.head_dim, original=self._heads("decoder_self", layer),
-                        scale=arch.head_dim**-0.5, query=query, key=key, value=value, plane=own,
-                        output=f"{layer}.heads",
+                        input=qkv, heads=open_heads, width=arch.head_dim,
+                        original=self._head_numbers("decoder_self", layer), scale=arch.head_dim**-0.5,
+                        query=query, key=key, value=value, plane=own, output=f"{layer}.heads",
                     )
                 )  # fmt: skip
                 own += 1
@@ -174,13 +174,13 @@ class ProgramWriter:
             else:
                 self._close_attention(attention)
             attention = arch.attention("cross", layer)
-            heads = len(self.layout.cross[layer])
-            if heads:
+            open_heads = len(self.layout.cross[layer])
+            if open_heads:
                 q = self._linear(self._product(linears, attention.query), f"{layer}.q", attention.norm)
                 query, key, value = self._attention_ranges(attention)
                 self._add(
                     AttendSource(
-                        input=q, heads=heads, width=arch.head_dim, original=self._heads("cross", layer),
+                        input=q, heads=open_heads, width=arch.head_dim, original=self._head_numbers("cross", layer),
                         scale=arch.head_dim**-0.5, query=query, key=key, value=value, plane=source, layer=layer,
                         output=f"{layer}.source",
                     )
@@ -194,15 +194,15 @@ class ProgramWriter:
         name = arch.output_layer
         weight = self.tensors[arch.output_projection]
         bias = self.tensors[LOGITS_BIAS].reshape(-1)
-        found = linears.range_of(name)
-        matrix = self._matrix(linears, name, weight, bias, slice(0, len(weight)), quantised=found is not None)
-        product = Product(inputs=arch.d_model, matrices=(matrix,), range=_range(found))
+        input_range = linears.range_of(name)
+        matrix = self._matrix(linears, name, weight, bias, slice(0, len(weight)), activations=input_range)
+        product = Product(inputs=arch.d_model, matrices=(matrix,), range=_range(input_range))
         self._add(TopCandidates(input=last, product=product, shortlist=self.shortlist))
         return self._operations
 
     # ---- sub-layers ----
 
-    def _heads(self, kind: Kind, layer: int) -> tuple[int, ...]:
+    def _head_numbers(self, kind: Kind, layer: int) -> tuple[int, ...]:
         """The heads of a layer, in the order in which the tensors have them."""
         return tuple((self.order or self.layout)[kind][layer])
 
@@ -215,10 +215,10 @@ class ProgramWriter:
         arch = self.arch
         factor = float(np.sqrt(arch.d_model)) if arch.scale_embedding else 1.0
         self._state = self._next_state()
-        positions = self._tensor("positions", of_type(arch.positions(), linears.dtype))
+        positions = self._tensor("positions", as_type(arch.positions(), linears.dtype))
         if linears.quantises_embedding:
-            integers, scales = linears.derived.of(quantize_columns, self.tensors[table])
-            name = self._tensor(rows_of(table), linears.derived.of(transpose, integers))
+            integers, scales = linears.derived.get(quantize_columns, self.tensors[table])
+            name = self._tensor(rows_of(table), linears.derived.get(transpose, integers))
             scale = self._tensor(f"{rows_of(table)}_scale", (scales * np.float32(factor))[:, None])
             embed = Embed(table=name, scales=scale, factor=factor, positions=positions, output=self._state)
         else:
@@ -226,9 +226,9 @@ class ProgramWriter:
             embed = Embed(table=name, factor=factor, positions=positions, output=self._state)
         self._add(embed)
 
-    def _end_attention(self, linears: Linears, attention: AttentionSpec, heads: str) -> None:
+    def _end_attention(self, linears: Linears, attention: AttentionSpec, results: str) -> None:
         """The heads' results times W_O; its bias, the residual and the norm are left to the next operation."""
-        self._end_product(linears, heads, attention.output, attention.norm)
+        self._end_product(linears, results, attention.output, attention.norm)
 
     def _close_attention(self, attention: AttentionSpec) -> None:
         """A layer with no open head: LayerNorm(x + W_O's bias) (Voita et al. 2019, footnote 9)."""
@@ -248,9 +248,9 @@ class ProgramWriter:
 
     def _end_product(self, linears: Linears, value: str, layer: LinearSpec, norm: NormSpec) -> None:
         weight = self.tensors[layer.weight]
-        found = linears.range_of(layer.name)
-        matrix = self._matrix(linears, layer.name, weight, None, slice(0, len(weight)), quantised=found is not None)
-        product = Product(inputs=weight.shape[1], matrices=(matrix,), range=_range(found))
+        input_range = linears.range_of(layer.name)
+        matrix = self._matrix(linears, layer.name, weight, None, slice(0, len(weight)), activations=input_range)
+        product = Product(inputs=weight.shape[1], matrices=(matrix,), range=_range(input_range))
         output = f"{value}.out"
         self._add(FusedLinear(input=value, product=product, output=output))
         self._leave(Sum(parts=output, bias=self._vector(layer.bias), residual=self._state), norm)
@@ -311,30 +311,37 @@ class ProgramWriter:
         """Linear layers of one input. joint: whether the decoder's graphs have them as one matrix, stacked along their
         outputs, of which each has a part; the encoder's have a matrix for each in integers."""
         name = joint_name(*layers)
-        found = linears.range_of(name)
-        groups = [layers] if joint or found is None else [(layer,) for layer in layers]
+        input_range = linears.range_of(name)
+        groups = [layers] if joint or input_range is None else [(layer,) for layer in layers]
         matrices = []
         for group in groups:
-            weight = linears.derived.of(stack, *(self.tensors[layer.weight] for layer in group))
-            bias = linears.derived.of(stack, *(self.tensors[layer.bias] for layer in group))
+            weight = linears.derived.get(stack, *(self.tensors[layer.weight] for layer in group))
+            bias = linears.derived.get(stack, *(self.tensors[layer.bias] for layer in group))
             start = 0
             for layer in group:
                 outputs = slice(start, start + len(self.tensors[layer.weight]))
-                matrices.append(self._matrix(linears, layer.name, weight, bias, outputs, quantised=found is not None))
+                matrices.append(self._matrix(linears, layer.name, weight, bias, outputs, activations=input_range))
                 start = outputs.stop
         inputs = self.tensors[layers[0].weight].shape[1]
-        return Product(inputs=inputs, matrices=tuple(matrices), range=_range(found))
+        return Product(inputs=inputs, matrices=tuple(matrices), range=_range(input_range))
 
     def _matrix(
-        self, linears: Linears, name: str, weight: Array, bias: Array | None, outputs: slice, *, quantised: bool
+        self,
+        linears: Linears,
+        name: str,
+        weight: Array,
+        bias: Array | None,
+        outputs: slice,
+        *,
+        activations: ActivationRange | None,
     ) -> Matrix:
-        """These outputs of a weight `[out, in]` and its bias `[out]`."""
+        """These outputs of a weight `[out, in]` and its bias `[out]`. activations: the input's range; None: fp32."""
         count = outputs.stop - outputs.start
         offset = None if bias is None else self._tensor(f"{name}.bias", self._typed(linears, bias), outputs)
-        if not quantised:
+        if activations is None:
             stored = self._tensor(f"{name}.weight", self._typed(linears, weight), outputs)
             return Matrix(weight=stored, bias=offset, outputs=count)
-        integers, scales = linears.derived.of(quantize_columns, weight)
+        integers, scales = linears.derived.get(quantize_columns, weight)
         return Matrix(
             weight=self._tensor(f"{name}.weight", integers, outputs),
             scales=self._tensor(f"{name}.weight_scale", scales, outputs),
@@ -354,14 +361,14 @@ class ProgramWriter:
         return _signed(query), _range(key), _signed(value)
 
     def _vector(self, name: str) -> str:
-        return self._tensor(name, of_type(self.tensors[name], self.linears.dtype))
+        return self._tensor(name, as_type(self.tensors[name], self.linears.dtype))
 
     def _norm(self, norm: NormSpec, output: str | None) -> Norm:
         return Norm(weight=self._vector(norm.weight), bias=self._vector(norm.bias), epsilon=EPSILON, output=output)
 
     def _typed(self, linears: Linears, array: Array) -> Array:
         """In the type of activations."""
-        return np.asarray(linears.derived.of(of_type, array, dtype=linears.dtype))
+        return np.asarray(linears.derived.get(as_type, array, dtype=linears.dtype))
 
     def _tensor(self, name: str, whole: Array, outputs: slice | None = None) -> str:
         """Names these outputs of what a graph stores as one tensor."""
@@ -374,12 +381,12 @@ class ProgramWriter:
         return name
 
 
-def _range(found: ActivationRange | None) -> Range | None:
-    return None if found is None else Range(scale=found.scale, zero_point=found.zero_point)
+def _range(activations: ActivationRange | None) -> Range | None:
+    return None if activations is None else Range(scale=activations.scale, zero_point=activations.zero_point)
 
 
-def _signed(found: ActivationRange) -> Range:
-    return Range(scale=found.symmetric_scale, signed=True)
+def _signed(activations: ActivationRange) -> Range:
+    return Range(scale=activations.symmetric_scale, signed=True)
 
 
 def write_program(writer: ProgramWriter, folder: BundleFolder, level: str) -> dict[str, str]:

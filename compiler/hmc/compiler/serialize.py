@@ -63,7 +63,7 @@ class BundleFolder:
     def write_weight(self, array: npt.NDArray[Any], files: dict[str, str]) -> str:
         """Writes a tensor to a file that is named by its content, unless it is there. Returns its path within the
         bundle, and notes its sha256 in `files`."""
-        digest = self.derived.of(_sha256, array)
+        digest = self.derived.get(_sha256, array)
         location = f"{WEIGHTS}/{digest[:32]}.bin"
         target = self.path / location
         if not target.is_file():

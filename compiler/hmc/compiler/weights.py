@@ -19,6 +19,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadOrder, HeadScores, Kind, nested_order
+from hmc.artifact.rounding import round_up
 
 MULTIPLE = 8
 Target = int | HeadBudget | HeadLayout
@@ -49,7 +50,10 @@ def _chosen(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | No
     if target is None:
         return layout
     if isinstance(target, HeadLayout):
-        return _given(target, checkpoint)
+        if problems := checkpoint.architecture.layout_problems(target):
+            raise InvalidRequestError(f"does not fit this checkpoint: {problems[0]}")
+        layout.restrict(target)
+        return target
     budget = HeadBudget(((KINDS, target),)) if isinstance(target, int) else target
     asked = f"target_heads {budget}"
     if budget.problems(layout):
@@ -78,26 +82,19 @@ def head_scores(checkpoint: Checkpoint, asked: str, rank_by: Ranking | None = No
 
 def _scores(checkpoint: Checkpoint, rank_by: Ranking | None) -> HeadScores | None:
     names = (rank_by,) if rank_by else BY_DEFAULT
-    return next((found for name in names if (found := checkpoint.score(name)) is not None), None)
-
-
-def _given(target: HeadLayout, checkpoint: Checkpoint) -> HeadLayout:
-    if problems := checkpoint.architecture.layout_problems(target):
-        raise InvalidRequestError(f"does not fit this checkpoint: {problems[0]}")
-    checkpoint.layout.restrict(target)
-    return target
+    return next((scores for name in names if (scores := checkpoint.score(name)) is not None), None)
 
 
 def _refuse(budget: HeadBudget, layout: HeadLayout, asked: str) -> None:
-    [*rest, (kinds, heads)] = budget.parts
+    [*rest, (kinds, wanted)] = budget.parts
     if rest or kinds != KINDS:
         raise InvalidRequestError(f"{asked}: {budget.problems(layout)[0]}")
-    there = f"this checkpoint has {layout.total} open heads"
-    if heads > layout.total:
-        raise InvalidRequestError(f"{asked}: {there}; removed heads cannot come back")
-    if heads == 0:
+    available = f"this checkpoint has {layout.total} open heads"
+    if wanted > layout.total:
+        raise InvalidRequestError(f"{asked}: {available}; removed heads cannot come back")
+    if wanted == 0:
         raise InvalidRequestError(f"{asked}: {BLIND}")
-    raise InvalidRequestError(f"{asked}: {there}; choose 1 to {layout.total}")
+    raise InvalidRequestError(f"{asked}: {available}; choose 1 to {layout.total}")
 
 
 @dataclass(frozen=True)
@@ -141,11 +138,11 @@ def slim_model(checkpoint: Checkpoint, layout: HeadLayout, ordered: OrderedHeads
     arch = checkpoint.architecture
     ordered = ordered or OrderedHeads(checkpoint.layout, checkpoint.tensors)
     tensors = slim_tensors(ordered.tensors, arch, checkpoint.layout, layout, ordered.order)
-    kept: dict[Kind, list[list[int]]] = {}
+    kept: dict[Kind, list[list[int]]] = {kind: [] for kind in KINDS}
     for kind in KINDS:
-        pairs = zip(ordered.order[kind], layout[kind], strict=True)
-        kept[kind] = [[head for head in row if head in there] for row, there in pairs]
-    width = -(-arch.head_dim // MULTIPLE) * MULTIPLE
+        for row, open_heads in zip(ordered.order[kind], layout[kind], strict=True):
+            kept[kind].append([head for head in row if head in open_heads])
+    width = round_up(arch.head_dim, MULTIPLE)
     if width == arch.head_dim:
         return SlimModel(arch, layout, tensors, kept)
     wide = arch.model_copy(update={"head_dim": width})
@@ -161,8 +158,8 @@ def widen_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, width:
     wide = dict(tensors)
     growth = np.float32(np.sqrt(width / arch.head_dim))
     for kind in KINDS:
-        for layer, heads in enumerate(layout[kind]):
-            if not heads:
+        for layer, open_heads in enumerate(layout[kind]):
+            if not open_heads:
                 continue
             attention = arch.attention(kind, layer)
             for name, axis in attention.owned:
@@ -174,8 +171,8 @@ def widen_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, width:
 def _widen(tensor: np.ndarray, head_dim: int, width: int, axis: int) -> np.ndarray:
     """`[H·head_dim, …]` → `[H·width, …]`; axis 1: `[…, H·head_dim]` → `[…, H·width]`."""
     rows = tensor.T if axis else tensor
-    heads = rows.reshape(-1, head_dim, *rows.shape[1:])
-    wide = np.zeros((len(heads), width, *rows.shape[1:]), rows.dtype)
-    wide[:, :head_dim] = heads
+    by_head = rows.reshape(-1, head_dim, *rows.shape[1:])
+    wide = np.zeros((len(by_head), width, *rows.shape[1:]), rows.dtype)
+    wide[:, :head_dim] = by_head
     widened = wide.reshape(-1, *rows.shape[1:])
     return np.ascontiguousarray(widened.T) if axis else widened

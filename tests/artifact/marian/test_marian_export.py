@@ -107,7 +107,7 @@ def test_uneven_neurons_are_padded_and_compute_the_same(tmp_path: Path, seed: in
     slim = without_neurons(tiny_checkpoint_at(tmp_path / "c", arch=ARCH, layout=heads, seed=seed), kept)
     export_marian(slim, tmp_path / "m", masked=True)
     config = json.loads((tmp_path / "m" / "config.json").read_text())
-    widths = FfnWidths.of(kept)
+    widths = FfnWidths.from_neurons(kept)
     assert config["encoder_ffn_dim"] == config["decoder_ffn_dim"] == widths.widest
     assert config["hmc_ffn_widths"] == widths.model_dump(mode="json")
     back = import_marian(tmp_path / "m")

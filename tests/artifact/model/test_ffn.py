@@ -60,7 +60,7 @@ def test_where_no_neuron_is_left() -> None:
 
 def test_widths_decide_shapes_and_parameters() -> None:
     full, slim = (tensor_shapes(ARCH, ARCH.full_layout(), widths) for widths in (None, WIDTHS))
-    assert FfnWidths.of(KEPT) == WIDTHS
+    assert FfnWidths.from_neurons(KEPT) == WIDTHS
     assert (WIDTHS.total, WIDTHS.widest) == (52, 48)
     assert full == tensor_shapes(ARCH, ARCH.full_layout(), ARCH.full_ffn())
     assert slim["encoder.layers.0.fc1.weight"] == (3, 32)
@@ -93,7 +93,7 @@ def test_removing_neurons_takes_their_rows_and_columns() -> None:
 
 def test_padding_adds_zeros_alone() -> None:
     slim = slim_ffn(random_tensors(ARCH, ARCH.full_layout()), ARCH, random_neurons(ARCH, 5))
-    widths = FfnWidths.of(random_neurons(ARCH, 5))
+    widths = FfnWidths.from_neurons(random_neurons(ARCH, 5))
     padded, width = padded_ffn(slim, ARCH, widths)
     assert width == widths.widest
     assert {n: t.shape for n, t in padded.items()} == tensor_shapes(

@@ -35,7 +35,7 @@ def table(step: int = 16) -> LatencyTable:
 
 
 def whole() -> Sizes:
-    return Sizes.of(tiny_architecture().full_layout(), tiny_architecture().full_ffn())
+    return Sizes.from_layout(tiny_architecture().full_layout(), tiny_architecture().full_ffn())
 
 
 def test_costs_add_up() -> None:

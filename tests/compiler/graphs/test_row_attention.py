@@ -46,7 +46,7 @@ def test_scores_are_those_of_the_tree(kept: str, linears: type[Int8Linears], lay
     greedy = author_decoder(ARCH, layout, tensors, chosen, variant="greedy")
     assert states_by_row(ARCH, layout, tensors, chosen) == (kept == "nothing")
     tree = GraphRunner.author(ARCH, layout, tensors, chosen)
-    rows = GraphRunner(ARCH, layout, tree.encoder, OpenGraph.of(greedy.model({})))
+    rows = GraphRunner(ARCH, layout, tree.encoder, OpenGraph.from_model(greedy.model({})))
     targets = [list(range(3, 3 + n)) for n in (5, 1, 7, 3, 6, 2)]
     found, expected = (runner.log_probs(sentences(2), targets) for runner in (rows, tree))
     for row, target in enumerate(targets):
@@ -64,7 +64,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     linears = Int8Linears(calibrate(SlimModel(ARCH, FULL, tensors), sentences(1)).ranges)
     runner = GraphRunner.author(ARCH, FULL, tensors, linears)
     greedy = author_decoder(ARCH, FULL, tensors, linears, variant="greedy")
-    runner.decoder = OpenGraph.of(greedy.model({}))
+    runner.decoder = OpenGraph.from_model(greedy.model({}))
     targets = [list(range(3, 9))] * 6
     together = runner.log_probs(sentences(2), targets)
     for row, sentence in enumerate(sentences(2)):

@@ -47,7 +47,7 @@ def test_the_graph_computes_with_the_restored_weights(width: int, rows: int) -> 
     x = g.input("x", "float32", ["N", width])
     linears = Int4Linears({"a": ActivationRange(1.0, 0)})
     g.output(linears.linear(g, "a", x, weight, bias), "y", "float32", ["N", 24])
-    graph = OpenGraph.of(g.model({}))
+    graph = OpenGraph.from_model(g.model({}))
     values = rng.standard_normal((rows, width)).astype(np.float32)
     expected = values @ restored(weight).T + bias
     assert graph.run({"x": values})["y"] == pytest.approx(expected, abs=0.05 * np.sqrt(width))
@@ -59,5 +59,5 @@ def test_a_linear_without_a_range_stays_in_fp32() -> None:
     weight = np.random.default_rng(2).standard_normal((8, 64)).astype(np.float32)
     g.output(Int4Linears({}).linear(g, "a", x, weight, None), "y", "float32", ["N", 8])
     values = np.ones((1, 64), np.float32)
-    answer = OpenGraph.of(g.model({})).run({"x": values})["y"]
+    answer = OpenGraph.from_model(g.model({})).run({"x": values})["y"]
     assert answer == pytest.approx(values @ weight.T, rel=1e-5)

@@ -49,5 +49,5 @@ def product(left: npt.NDArray[np.uint8], right: npt.NDArray[np.int8]) -> npt.NDA
     one, zero = g.weight("one", np.asarray(1, np.float32)), g.weight("zero", np.asarray(0, np.uint8))
     y = g.op("MatMulIntegerToFloat", [given, g.weight("right", right), one, one, zero], domain=MICROSOFT)
     g.output(y, "y", "float32", ["N", right.shape[1]])
-    result: npt.NDArray[Any] = OpenGraph.of(g.model({})).run({"given": left})["y"]
+    result: npt.NDArray[Any] = OpenGraph.from_model(g.model({})).run({"given": left})["y"]
     return result

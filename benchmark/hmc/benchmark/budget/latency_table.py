@@ -25,11 +25,12 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.artifact.model.latency import Cost, LatencyTable, Observation, ServingSetting, Sizes, rounded_up
+from hmc.artifact.model.latency import Cost, LatencyTable, Observation, ServingSetting, Sizes
 from hmc.artifact.model.layers import RemovedLayers, stack_of
 from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.artifact.program.counts import SPEEDS, Request, request_ms
 from hmc.artifact.program.operations import read_program
+from hmc.artifact.rounding import round_up
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.benchmark.measure.latency import time_requests
 from hmc.benchmark.measure.machine import this_machine
@@ -100,7 +101,7 @@ def features(sizes: Sizes, step: int) -> Floats:
         row += [sum(n > 0 for n in numbers), sum(numbers)]
     for stack in STACKS:
         numbers = [sizes.neurons[stack][layer] for layer in sizes.layers(stack)]
-        row += [sum(n > 0 for n in numbers), sum(rounded_up(n, step) for n in numbers)]
+        row += [sum(n > 0 for n in numbers), sum(round_up(n, step) for n in numbers)]
     return np.array(row)
 
 
@@ -348,7 +349,7 @@ def relative_ms(times: Mapping[str, float], name: str, table: LatencyTable, whol
 
 def sizes_of(checkpoint: Checkpoint) -> Sizes:
     """How much of the model a checkpoint has."""
-    return Sizes.of(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
+    return Sizes.from_layout(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
 
 
 def random_sizes(whole: Sizes, rng: np.random.Generator) -> Sizes:
@@ -366,7 +367,7 @@ def random_sizes(whole: Sizes, rng: np.random.Generator) -> Sizes:
 
     kept = {stack: _some_layers(whole, stack, rng) for stack in STACKS}
     every = ((stack, layer) for stack, layer, _ in whole.neurons.layers())
-    removed = RemovedLayers.of((stack, layer) for stack, layer in every if layer not in kept[stack])
+    removed = RemovedLayers.from_pairs((stack, layer) for stack, layer in every if layer not in kept[stack])
     heads = {kind: in_layers(whole.heads[kind], stack_of(kind)) for kind in KINDS}
     neurons = FfnWidths(**{stack: in_layers(whole.neurons[stack], stack) for stack in STACKS})
     return Sizes(heads=heads, neurons=neurons, removed=removed)

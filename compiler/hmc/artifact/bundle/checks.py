@@ -52,12 +52,17 @@ def _problems(path: Path, manifest: Manifest) -> list[str]:
         expected_files = " or ".join(", ".join(form) for form in forms)
         problems.append(f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {expected_files}")
     digests, contradictions = _digests([*(level.files for level in manifest.levels), manifest.tokenizer_files])
-    broken = {name: found for name, digest in sorted(digests.items()) if (found := _file_problems(path, name, digest))}
-    problems += contradictions + [problem for found in broken.values() for problem in found]
-    sizes = {name: (path / name).stat().st_size for name in digests.keys() - broken.keys()}
+    problems += contradictions
+    broken = set()
+    for name, digest in sorted(digests.items()):
+        if faults := _file_problems(path, name, digest):
+            broken.add(name)
+            problems += faults
+    sizes = {name: (path / name).stat().st_size for name in digests.keys() - broken}
     for level in manifest.levels:
         graphs = sorted(name for name in level.files if name.endswith(GRAPH) and name not in broken)
-        problems += [problem for graph in graphs for problem in _weight_problems(path, level, graph)]
+        for graph in graphs:
+            problems += _weight_problems(path, level, graph)
         if program_path(level.name) in level.files.keys() - broken:
             problems += _program_problems(path, level, manifest.architecture, sizes)
     return problems
@@ -94,11 +99,11 @@ def _weight_problems(root: Path, level: Level, graph: str) -> list[str]:
         return [f"{graph} cannot be read: {error.strerror}"]
     except ValueError as error:
         return [f"{graph}: {error}"]
-    return [
-        f"level {level.name}: {graph} reads {name}, which is not listed"
-        + ("" if (root / name).is_file() else ", and is missing")
-        for name in sorted(read - set(level.files))
-    ]
+    problems = []
+    for name in sorted(read - set(level.files)):
+        missing = "" if (root / name).is_file() else ", and is missing"
+        problems.append(f"level {level.name}: {graph} reads {name}, which is not listed{missing}")
+    return problems
 
 
 def _program_problems(root: Path, level: Level, arch: Architecture, sizes: Mapping[str, int]) -> list[str]:
@@ -117,10 +122,10 @@ def _file_problems(root: Path, name: str, digest: str) -> list[str]:
     try:
         if not (root / name).is_file():
             return [f"{name} is missing"]
-        found = sha256_file(root / name)
+        actual = sha256_file(root / name)
     except OSError as error:
         return [f"{name} cannot be read: {error.strerror}"]
-    if found == digest:
+    if actual == digest:
         return []
-    changed = f"has sha256 {found[:12]}…, the manifest says {digest[:12]}…: the file was changed or cut short"
+    changed = f"has sha256 {actual[:12]}…, the manifest says {digest[:12]}…: the file was changed or cut short"
     return [f"{name} {why(root / name, changed)}"]

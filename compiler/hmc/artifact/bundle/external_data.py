@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
@@ -78,7 +79,7 @@ class StoredTensor:
     @property
     def held_bytes(self) -> int:
         """Bytes that a session keeps in memory: the packed forms, and the tensor itself if a node uses it unpacked."""
-        packed = sum(span.length for spans in self.packed.values() for span in spans)
+        packed = sum(span.length for span in chain.from_iterable(self.packed.values()))
         return packed + (self.raw.length if self.uses > len(self.packed) else 0)
 
 
@@ -94,7 +95,7 @@ class GraphFile:
 
     def stored(self) -> list[StoredTensor]:
         """Lists the tensors that are stored outside of the file. Raises ValueError if an entry is malformed."""
-        uses = Counter(name for node in self._model.graph.node for name in node.input)
+        uses = Counter(chain.from_iterable(node.input for node in self._model.graph.node))
         tensors = [t for t in self._model.graph.initializer if t.external_data]
         return [_stored(t, uses[t.name]) for t in tensors]
 
@@ -115,22 +116,19 @@ class GraphFile:
 
 def _stored(tensor: Any, uses: int) -> StoredTensor:
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    if not all(
-        isinstance(part, str) for entry in entries.items() for part in entry
-    ):  # protobuf gives bytes if it is not UTF-8
+    if not all(isinstance(part, str) for part in chain(entries, entries.values())):  # bytes: not UTF-8
         raise ValueError(f"{tensor.name}: its external data is not UTF-8")
-    packed = dict(_packed(value) for key, value in entries.items() if key.startswith(PREPACKED))
+    packed = {}
+    for key, value in entries.items():
+        if key.startswith(PREPACKED):
+            name, *buffers = value.split("|")
+            parts = [buffer.split(";") for buffer in buffers]
+            packed[name] = tuple(Span(int(offset), int(length)) for offset, length, _ in parts)
     try:
         raw = Span(int(entries.get("offset", "0")), int(entries["length"]))
         return StoredTensor(tensor.name, entries["location"], raw, packed, uses, tuple(tensor.dims), tensor.data_type)
     except KeyError as error:
         raise ValueError(f"{tensor.name}: its external data has no {error}") from error
-
-
-def _packed(value: str) -> tuple[str, tuple[Span, ...]]:
-    name, *buffers = value.split("|")
-    parts = [buffer.split(";") for buffer in buffers]
-    return name, tuple(Span(int(offset), int(length)) for offset, length, _ in parts)
 
 
 def _entries(tensor: StoredTensor) -> list[tuple[str, str]]:

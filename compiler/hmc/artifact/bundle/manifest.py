@@ -216,7 +216,10 @@ class Manifest(Strict):
     @property
     def digests(self) -> dict[str, str]:
         """Path within the bundle → sha256, of the files of all levels."""
-        return {name: digest for level in self.levels for name, digest in level.files.items()}
+        digests: dict[str, str] = {}
+        for level in self.levels:
+            digests |= level.files
+        return digests
 
     def level(self, name: str) -> Level:
         """The level called `name`. Raises LevelNotFoundError that lists the names of the levels."""
@@ -303,9 +306,11 @@ def write_manifest(manifest: Manifest, path: Path | str) -> None:
 
 def _files(manifest: dict[str, Any]) -> Iterable[str]:
     """Files that a manifest lists. It may be of any version, and invalid."""
-    levels = [level for level in manifest["levels"] if isinstance(level, dict)]
-    listed = {name for level in levels if isinstance(level.get("files"), dict) for name in level["files"]}
-    return listed | {unfinished(MANIFEST), *EVERY}
+    listed = {unfinished(MANIFEST), *EVERY}
+    for level in manifest["levels"]:
+        if isinstance(level, dict) and isinstance(level.get("files"), dict):
+            listed.update(level["files"])
+    return listed
 
 
 FORMAT = Format("a bundle", MANIFEST, lambda content: isinstance(content.get("levels"), list), _files)

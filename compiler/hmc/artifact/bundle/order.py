@@ -66,8 +66,8 @@ def cost_ms(level: Level) -> float:
 
     speed = SPEEDS[traits.device]
     once = speed.step_s + speed.seconds(counts(encoder * layer, encoder, TOKENS))
-    each = speed.step_s + ROWS * speed.row_s + speed.seconds(counts(read, decoder, ROWS))
-    return 1000.0 * (once + TOKENS * each)
+    step = speed.step_s + ROWS * speed.row_s + speed.seconds(counts(read, decoder, ROWS))
+    return 1000.0 * (once + TOKENS * step)
 
 
 # ---- the order ----
@@ -123,16 +123,16 @@ def order(levels: Sequence[Level]) -> list[Standing]:
     """
     times, timed = _times(levels)
     scored = _alike({x.name: (x.quality, _test(x.quality)) for x in levels if x.quality})
-    found = []
+    standings = []
     for level in levels:
         quality = scored.get(level.name)
         loss = None if quality is None else round(-quality.bleu_delta, 2) + 0.0
-        found.append(Standing(level, times[level.name], level.name in timed, loss, _keeps(quality)))
-    found.sort(key=lambda x: -x.ms)
-    for place, one in enumerate(found):
-        better = next((other for other in reversed(found) if other.beats(one)), None)
-        found[place] = replace(one, beaten_by=better.name if better else "")
-    return sorted(found, key=lambda x: x.beaten_by != "")
+        standings.append(Standing(level, times[level.name], level.name in timed, loss, _keeps(quality)))
+    standings.sort(key=lambda x: -x.ms)
+    for place, one in enumerate(standings):
+        better = next((other for other in reversed(standings) if other.beats(one)), None)
+        standings[place] = replace(one, beaten_by=better.name if better else "")
+    return sorted(standings, key=lambda x: x.beaten_by != "")
 
 
 def ladder(levels: Sequence[Level]) -> list[Standing]:
@@ -217,15 +217,15 @@ def unfinished(levels: Iterable[ScoredLevel]) -> str:
     reference level was then not fully trained, and these levels were trained further. Empty if there are no such
     levels."""
     known = {level.name: level for level in levels}
-    found = []
+    better = []
     for level in known.values():
         quality = level.quality
         reference = known.get(quality.reference_level) if quality else None
         if quality and reference and level.parameters < reference.parameters and quality.ci_low > 0:
-            found.append((f"{level.name} ({quality.bleu_delta:+.1f} BLEU)", reference.name))
-    if not found:
+            better.append((f"{level.name} ({quality.bleu_delta:+.1f} BLEU)", reference.name))
+    if not better:
         return ""
-    names, references = zip(*found, strict=True)
+    names, references = zip(*better, strict=True)
     verb = "is" if len(names) == 1 else "are"
     return (
         f"{', '.join(names)} {verb} better than {references[0]} beyond chance, and had further training: "

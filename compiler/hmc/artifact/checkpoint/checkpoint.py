@@ -191,8 +191,8 @@ def check_kind(path: Path) -> None:
     names the command that accepts this folder."""
     if is_marian(path):
         raise InvalidArtifactError(f"checkpoint {path}", [MARIAN], IMPORT)
-    if found := mistaken(path, "checkpoint"):
-        raise InvalidArtifactError(f"checkpoint {path}", [found[0]], found[1])
+    if mistake := mistaken(path, "checkpoint"):
+        raise InvalidArtifactError(f"checkpoint {path}", [mistake[0]], mistake[1])
 
 
 def load_config(path: Path) -> CheckpointConfig:

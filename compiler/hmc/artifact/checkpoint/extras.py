@@ -52,12 +52,12 @@ class Extras:
 
 def read_extras(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
     """The contents of the optional files in `folder`, and every problem of them. A file with a problem is left out."""
-    found, problems = _read(folder, arch)
-    return found, [f"{problem}; copy it again or delete it: a model runs without it" for problem in problems]
+    extras, problems = _read(folder, arch)
+    return extras, [f"{problem}; copy it again or delete it: a model runs without it" for problem in problems]
 
 
 def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
-    found = Extras()
+    extras = Extras()
     problems = []
     if (folder / GATES).is_file():
         try:
@@ -65,7 +65,7 @@ def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
         except (SafetensorError, OSError) as error:
             problems.append(f"{GATES} {why(folder / GATES, f'is not readable: {error}')}")
         else:
-            found.gates, wrong = _scores(GATES, raw, arch)
+            extras.gates, wrong = _scores(GATES, raw, arch)
             problems += wrong
     for name in (IMPORTANCE, SCORES, METRICS):
         if not (folder / name).is_file():
@@ -74,19 +74,19 @@ def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
         if wrong:
             problems += wrong
         elif name == METRICS:
-            found.metrics = raw
+            extras.metrics = raw
         elif name == SCORES:
-            found.scores, wrong = _named(raw, arch)
+            extras.scores, wrong = _named(raw, arch)
             problems += wrong
         else:
-            found.importance, wrong = _scores(name, raw, arch)
+            extras.importance, wrong = _scores(name, raw, arch)
             problems += wrong
-    return found, problems
+    return extras, problems
 
 
 def _named(raw: dict[str, Any], arch: Architecture) -> tuple[dict[ScoreName, HeadScores], list[str]]:
     """Reads `scores.json`, and lists its problems. A score with a problem is left out."""
-    found: dict[ScoreName, HeadScores] = {}
+    known: dict[ScoreName, HeadScores] = {}
     problems = []
     for name, rows in raw.items():
         if name not in WRITTEN_BY or not isinstance(rows, dict):
@@ -94,9 +94,9 @@ def _named(raw: dict[str, Any], arch: Architecture) -> tuple[dict[ScoreName, Hea
             continue
         scores, wrong = _scores(f"{SCORES}: {name}", rows, arch)
         if scores is not None:
-            found[name] = scores
+            known[name] = scores
         problems += wrong
-    return found, problems
+    return known, problems
 
 
 def write_extras(extras: Extras, folder: Path) -> None:

@@ -53,8 +53,8 @@ def reordered_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, or
     """
     reordered = dict(tensors)
     for kind in KINDS:
-        for layer, there in enumerate(layout[kind]):
-            positions = [there.index(head) for head in order[kind][layer]]
+        for layer, present in enumerate(layout[kind]):
+            positions = [present.index(head) for head in order[kind][layer]]
             if positions != sorted(positions):
                 _keep(reordered, arch.attention(kind, layer), positions)
     return reordered
@@ -66,8 +66,8 @@ def slim_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
     for stack in STACKS:
         for layer, positions in enumerate(kept[stack]):
             sublayer = arch.feed_forward(stack, layer)
-            there = tensors.get(sublayer.output.weight)
-            if there is not None and len(positions) < there.shape[1]:
+            matrix = tensors.get(sublayer.output.weight)
+            if matrix is not None and len(positions) < matrix.shape[1]:
                 _keep(slim, sublayer, positions)
     return slim
 
@@ -120,9 +120,9 @@ def padded_ffn(tensors: Tensors, arch: Architecture, widths: FfnWidths) -> tuple
     """
     width = max(widths.widest, 1)
     padded = dict(tensors)
-    for stack, layer, there in widths.layers():
-        if there < width:
-            _spread(padded, arch.feed_forward(stack, layer), range(there), width, arch.d_model)
+    for stack, layer, own_width in widths.layers():
+        if own_width < width:
+            _spread(padded, arch.feed_forward(stack, layer), range(own_width), width, arch.d_model)
     return padded, width
 
 
@@ -149,7 +149,7 @@ def slimmed(checkpoint: Checkpoint, layout: HeadLayout, kept: Neurons, removed: 
     tensors = slim_tensors(checkpoint.tensors, arch, checkpoint.layout, layout)
     tensors = slim_layers(slim_ffn(tensors, arch, kept), removed)
     config = checkpoint.config.model_copy(
-        update={"head_layout": layout.to_json(), "ffn_widths": FfnWidths.of(kept), "removed_layers": removed}
+        update={"head_layout": layout.to_json(), "ffn_widths": FfnWidths.from_neurons(kept), "removed_layers": removed}
     )
     return replace(checkpoint.without_scores(), config=config, tensors=tensors)
 
@@ -164,14 +164,16 @@ def renumbered(checkpoint: Checkpoint) -> Checkpoint:
     arch = checkpoint.architecture
     if not removed:
         return checkpoint
-    kept: dict[Stack, list[int]] = {
-        stack: [layer for layer in range(arch.depth(stack)) if layer not in removed[stack]] for stack in STACKS
-    }
-    rows = {kind: [checkpoint.layout[kind][layer] for layer in kept[stack_of(kind)]] for kind in KINDS}
-    layout = HeadLayout.from_json({kind: [list(row) for row in found] for kind, found in rows.items()})
-    widths = FfnWidths(
-        **{stack: tuple(checkpoint.ffn_widths[stack][layer] for layer in kept[stack]) for stack in STACKS}
-    )
+    kept: dict[Stack, list[int]] = {}
+    neurons = {}
+    for stack in STACKS:
+        kept[stack] = sorted(set(range(arch.depth(stack))) - set(removed[stack]))
+        neurons[stack] = tuple(checkpoint.ffn_widths[stack][layer] for layer in kept[stack])
+    widths = FfnWidths(**neurons)
+    rows = {}
+    for kind in KINDS:
+        rows[kind] = tuple(checkpoint.layout[kind][layer] for layer in kept[stack_of(kind)])
+    layout = HeadLayout(**rows)
     shorter = arch.model_copy(update={"encoder_layers": len(kept["encoder"]), "decoder_layers": len(kept["decoder"])})
 
     def renamed(stack: Stack, number: int, part: str) -> str:
@@ -179,8 +181,8 @@ def renumbered(checkpoint: Checkpoint) -> Checkpoint:
 
     tensors = {}
     for name, tensor in checkpoint.tensors.items():
-        found = layer_of(name)
-        tensors[renamed(*found) if found else name] = tensor
+        owner = layer_of(name)
+        tensors[renamed(*owner) if owner else name] = tensor
     config = checkpoint.config.model_copy(
         update={
             "architecture": shorter,

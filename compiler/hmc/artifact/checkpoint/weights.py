@@ -44,18 +44,18 @@ def weights_problems(file: Path, expected: Mapping[str, tuple[int, ...]]) -> lis
     try:
         with safe_open(file, framework="numpy") as handle:
             slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
-            found = {name: tuple(part.get_shape()) for name, part in slices.items()}
+            stored = {name: tuple(part.get_shape()) for name, part in slices.items()}
             integers = [name for name, part in slices.items() if part.get_dtype() == "I8"]
     except (SafetensorError, OSError) as error:
         return [f"{file.name} {why(file, f'is not readable: {error}')}"]
     matrices = [name for name in integers if len(expected.get(name, ())) == 2]
     shapes = {**expected, **{name + SCALE: expected[name][:1] for name in matrices}}
     integer_problems = [f"tensor {name} is of 8 bits, and is no matrix" for name in integers if name not in matrices]
-    return _shape_problems(found, shapes, {}, "expected") + integer_problems
+    return _shape_problems(stored, shapes, {}, "expected") + integer_problems
 
 
 def fitted(
-    found: Mapping[str, npt.NDArray[Any]],
+    arrays: Mapping[str, npt.NDArray[Any]],
     arch: Architecture,
     *,
     file_names: Mapping[str, str] | None = None,
@@ -68,28 +68,28 @@ def fitted(
     the right shape. Both are for messages.
     """
     expected = tensor_shapes(arch, arch.full_layout())
-    shapes = {name: value.shape for name, value in found.items()}
+    shapes = {name: value.shape for name, value in arrays.items()}
     if problems := _shape_problems(shapes, expected, file_names or {}, wanted):
         return {}, problems
-    tensors = {name: np.ascontiguousarray(found[name], np.float32) for name in expected}
+    tensors = {name: np.ascontiguousarray(arrays[name], np.float32) for name in expected}
     return tensors, [
         f"tensor {name} holds NaN or infinity" for name, value in tensors.items() if not np.isfinite(value).all()
     ]
 
 
 def _shape_problems(
-    found: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
     expected: Mapping[str, tuple[int, ...]],
     file_names: Mapping[str, str],
     wanted: str,
 ) -> list[str]:
     """Tensors that are missing, unknown or misshapen."""
-    problems = [f"tensor {file_names.get(name, name)} is missing" for name in expected if name not in found]
-    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
+    problems = [f"tensor {file_names.get(name, name)} is missing" for name in expected if name not in shapes]
+    problems += [f"tensor {name} does not belong to this architecture" for name in shapes if name not in expected]
     return problems + [
-        f"tensor {file_names.get(name, name)} has shape {list(found[name])}, {wanted} {list(shape)}"
+        f"tensor {file_names.get(name, name)} has shape {list(shapes[name])}, {wanted} {list(shape)}"
         for name, shape in expected.items()
-        if name in found and found[name] != shape
+        if name in shapes and shapes[name] != shape
     ]
 
 

@@ -84,22 +84,22 @@ def read_binary(path: Path) -> Binary:
             raise HmcError(f"{path.name} holds {name} twice: {AGAIN}")
         variables[name] = cursor.variable(name)
     _add_aliases(cursor, variables)
-    if cursor.left:
-        raise HmcError(f"{path.name} has {cursor.left} bytes after its end: {AGAIN}")
+    if cursor.remaining:
+        raise HmcError(f"{path.name} has {cursor.remaining} bytes after its end: {AGAIN}")
     return Binary(spec, revision, variables)
 
 
 def _add_aliases(cursor: _Cursor, variables: dict[str, Variable]) -> None:
-    found: dict[str, Variable] = {}
+    aliases: dict[str, Variable] = {}
     for _ in range(cursor.number("<I")):
         alias = cursor.string()
         name = cursor.string()
-        if alias in variables or alias in found or name not in variables:
+        if alias in variables or alias in aliases or name not in variables:
             raise HmcError(f"{cursor.file}: {alias} stands for {name}, which is no other array: {AGAIN}")
-        found[alias] = variables[name]
+        aliases[alias] = variables[name]
         if (scale := f"{name}_scale") in variables:
-            found[f"{alias}_scale"] = variables[scale]
-    variables.update(found)
+            aliases[f"{alias}_scale"] = variables[scale]
+    variables.update(aliases)
 
 
 class _Cursor:
@@ -111,7 +111,7 @@ class _Cursor:
         self._at = 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Bytes that were not read."""
         return len(self._content) - self._at
 
@@ -143,7 +143,7 @@ class _Cursor:
         return Variable(kind, np.frombuffer(self._take(size, name), dtype).reshape(shape))
 
     def _take(self, size: int, what: str) -> memoryview:
-        if size > self.left:
+        if size > self.remaining:
             raise HmcError(f"{self.file} ends within {what}: {size} bytes are missing from byte {self._at} on: {AGAIN}")
         self._at += size
         return self._content[self._at - size : self._at]

@@ -64,29 +64,26 @@ def read_options(binary: Binary) -> tuple[CTranslate2Options | None, list[str]]:
         return None, [f"revision {binary.revision} of {SPEC} is newer than {REVISION}, the newest that HMC knows"]
     variables = binary.variables
     problems = unsupported(variables)
-    problems += [
-        f"{stack}/{name}: {what} cannot be expressed"
-        for stack in STACKS
-        for name, what in ABSENT.items()
-        if _scalar(variables, f"{stack}/{name}")
-    ]
+    for stack in STACKS:
+        for name, what in ABSENT.items():
+            if _scalar(variables, f"{stack}/{name}"):
+                problems.append(f"{stack}/{name}: {what} cannot be expressed")
     problems += [
         f"{name.removesuffix('gamma')} has no beta: RMS norms cannot be expressed"
         for name in variables
         if name.endswith("/gamma") and f"{name.removesuffix('gamma')}beta" not in variables
     ][:1]
-    both = {
-        name: [_scalar(variables, f"{s}/{name}") for s in STACKS] for name in ("num_heads", "pre_norm", "activation")
-    }
-    for name, (first, second) in both.items():
+    both = {}
+    for name in ("num_heads", "pre_norm", "activation"):
+        first, second = both[name] = [_scalar(variables, f"{stack}/{name}") for stack in STACKS]
         if first is None or second is None:
             problems.append(f"{name} is missing: convert the model again with CTranslate2 3 or 4")
         elif first != second:
             problems.append(f"{name} is {first:g} in the encoder and {second:g} in the decoder: they must be equal")
     activation = both["activation"][0]
-    heads = both["num_heads"][0]
-    if heads is not None and not (heads >= 1 and heads.is_integer()):
-        problems.append(f"num_heads is {heads:g}: it must be a whole number from 1")
+    heads_per_layer = both["num_heads"][0]
+    if heads_per_layer is not None and not (heads_per_layer >= 1 and heads_per_layer.is_integer()):
+        problems.append(f"num_heads is {heads_per_layer:g}: it must be a whole number from 1")
     if activation is not None and activation not in ACTIVATIONS:
         named = next((name for number, name in OTHER_ACTIVATIONS.items() if number == activation), f"{activation:g}")
         problems.append(f"activation {named} cannot be expressed; supported: {', '.join(ACTIVATIONS.values())}")
@@ -100,7 +97,7 @@ def read_options(binary: Binary) -> tuple[CTranslate2Options | None, list[str]]:
         return None, problems + wrong
     return CTranslate2Options(
         layers=(layers[0], layers[1]),
-        heads=int(heads or 0),
+        heads=int(heads_per_layer or 0),
         activation=ACTIVATIONS[int(activation or 0)],
         pre_norm=bool(both["pre_norm"][0]),
         stack_norms=norms[0],
@@ -111,20 +108,20 @@ def read_options(binary: Binary) -> tuple[CTranslate2Options | None, list[str]]:
 
 def unsupported(variables: Mapping[str, Variable]) -> list[str]:
     """A problem for each kind of array that HMC has no place for, with one name."""
-    found: dict[str, str] = {}
+    examples: dict[str, str] = {}
     for name in variables:
         last = name.rpartition("/")[2]
         if last in (*IGNORED, *ABSENT):
             continue
         for pattern, what in UNSUPPORTED.items():
             if re.search(pattern, name):
-                found.setdefault(what, name)
-    return [f"{name}: {what} cannot be expressed" for what, name in found.items()]
+                examples.setdefault(what, name)
+    return [f"{name}: {what} cannot be expressed" for what, name in examples.items()]
 
 
 def _scale(variables: Mapping[str, Variable]) -> tuple[bool, list[str]]:
     """Whether embeddings are scaled by √d: by a flag, or by that number itself."""
-    found = []
+    scaled = []
     for stack, embeddings in (("encoder", "encoder/embeddings_0/weight"), ("decoder", "decoder/embeddings/weight")):
         name = f"{stack}/scale_embeddings"
         value = _scalar(variables, name)
@@ -132,14 +129,14 @@ def _scale(variables: Mapping[str, Variable]) -> tuple[bool, list[str]]:
         table = variables.get(embeddings)
         root = np.sqrt(table.stored.shape[-1]) if table is not None and table.stored.ndim == 2 else 0.0
         if value is None or stored is None or stored.kind == "int8":
-            found.append(value is None or bool(value))
+            scaled.append(value is None or bool(value))
         elif np.isclose(value, root, rtol=1e-2 if stored.kind in ("float16", "bfloat16") else 1e-5):
-            found.append(True)
+            scaled.append(True)
         elif value == 1.0:
-            found.append(False)
+            scaled.append(False)
         else:
             return False, [f"{name} is {value:g}: embeddings must be scaled by √d, {root:g}, or not at all"]
-    return found[0], [] if found[0] == found[1] else ["embeddings are scaled on one side only"]
+    return scaled[0], [] if scaled[0] == scaled[1] else ["embeddings are scaled on one side only"]
 
 
 def _layers(variables: Mapping[str, Variable], stack: str) -> int:
@@ -150,5 +147,5 @@ def _layers(variables: Mapping[str, Variable], stack: str) -> int:
 
 
 def _scalar(variables: Mapping[str, Variable], name: str) -> float | None:
-    found = variables.get(name)
-    return float(found.floats().reshape(-1)[0]) if found is not None and found.stored.size == 1 else None
+    variable = variables.get(name)
+    return float(variable.floats().reshape(-1)[0]) if variable is not None and variable.stored.size == 1 else None

@@ -82,7 +82,7 @@ def import_ctranslate2(
     except HmcError as error:
         raise _refusal(folder, [*problems, str(error)]) from error
     except ValidationError as error:
-        raise _refusal(folder, [*problems, *(str(each["msg"]) for each in error.errors())]) from error
+        raise _refusal(folder, [*problems, *(str(detail["msg"]) for detail in error.errors())]) from error
     if problems + wrong or checkpoint is None:
         raise _refusal(folder, problems + wrong)
     checkpoint.config.source_language = str(source_language)
@@ -142,17 +142,17 @@ def _checkpoint(
 def _vocabularies(folder: Path, embeddings: dict[str, Floats]) -> tuple[Vocabularies, int | None]:
     """The vocabularies with pad, and where its row has to be put; None if the model has it. Raises HmcError."""
     names = [SHARED] if _vocabulary_file(folder, SHARED) else list(SIDES)
-    found = [_entries(folder, name) for name in names]
+    sides = [_entries(folder, name) for name in names]
     matrices = [embeddings.get(SOURCE_EMBEDDING, embeddings[TARGET_EMBEDDING]), embeddings[TARGET_EMBEDDING]]
-    for entries, matrix, side in zip((found[0], found[-1]), matrices, ("source", "target"), strict=True):
+    for entries, matrix, side in zip((sides[0], sides[-1]), matrices, ("source", "target"), strict=True):
         if len(entries) != len(matrix):
             raise HmcError(f"the {side} vocabulary has {len(entries)} entries, and its embedding {len(matrix)} rows")
     joint = SOURCE_EMBEDDING not in embeddings
-    if not any(PAD_PIECE in entries for entries in found):
-        made = with_pad(found, joint=joint)
-        return made, made.pad_id
-    source = found[0]
-    target = found[-1]
+    if not any(PAD_PIECE in entries for entries in sides):
+        padded = with_pad(sides, joint=joint)
+        return padded, padded.pad_id
+    source = sides[0]
+    target = sides[-1]
     check_sides(source, target, (EOS_PIECE, UNK_PIECE, PAD_PIECE), joint=joint)
     return Vocabularies(source, None if joint else target, source[PAD_PIECE]), None
 

@@ -45,23 +45,23 @@ class Weights:
     def floats(self, name: str) -> Floats:
         """An array in 32 bits. Raises HmcError when it is missing, or an integer array without a fitting scale."""
         self.used |= {name, f"{name}_scale"}
-        found = self._variables.get(name)
-        if found is None or not found.stored.ndim:
-            raise HmcError(f"array {name} is missing" if found is None else f"array {name} is a single number")
-        if found.kind not in ("int8", "int16"):
-            return found.floats()
+        variable = self._variables.get(name)
+        if variable is None or not variable.stored.ndim:
+            raise HmcError(f"array {name} is missing" if variable is None else f"array {name} is a single number")
+        if variable.kind not in ("int8", "int16"):
+            return variable.floats()
         if (scale := self._variables.get(f"{name}_scale")) is None:
-            raise HmcError(f"array {name} is {found.kind} and has no scale")
+            raise HmcError(f"array {name} is {variable.kind} and has no scale")
         factors = scale.floats()
         if not (np.isfinite(factors).all() and (factors > 0).all()):
             raise HmcError(f"array {name}_scale must hold positive numbers")
-        if found.kind == "int8":
-            if factors.shape != found.stored.shape[:1]:
+        if variable.kind == "int8":
+            if factors.shape != variable.stored.shape[:1]:
                 raise HmcError(
-                    f"array {name}_scale has shape {list(factors.shape)}, expected {[found.stored.shape[0]]}"
+                    f"array {name}_scale has shape {list(factors.shape)}, expected {[variable.stored.shape[0]]}"
                 )
-            factors = factors.reshape(-1, *[1] * (found.stored.ndim - 1))
-        return found.floats() / factors
+            factors = factors.reshape(-1, *[1] * (variable.stored.ndim - 1))
+        return variable.floats() / factors
 
     def kind(self, name: str) -> str:
         """The type in which an array is stored."""
@@ -76,16 +76,16 @@ def embeddings_of(weights: Weights) -> tuple[dict[str, Floats], list[str]]:
     """The embeddings of targets, of sources and of the output, each `[V, d]`, if they are separate matrices. Returns
     problems too."""
     try:
-        found = {ours: weights.floats(f"{theirs}/weight") for ours, theirs in EMBEDDINGS.items()}
+        matrices = {ours: weights.floats(f"{theirs}/weight") for ours, theirs in EMBEDDINGS.items()}
     except HmcError as error:
         return {}, [str(error)]
-    unusable = [name for name, v in found.items() if v.ndim != 2 or not v.size]
+    unusable = [name for name, v in matrices.items() if v.ndim != 2 or not v.size]
     if wrong := [f"array {EMBEDDINGS[name]}/weight must be a matrix that is not empty" for name in unusable]:
         return {}, wrong
-    target = found[TARGET_EMBEDDING]
-    if len(found[OUTPUT]) != len(target):
-        return {}, [f"the output has {len(found[OUTPUT])} rows, and the embedding of targets {len(target)}"]
-    return {n: v for n, v in found.items() if n == TARGET_EMBEDDING or not np.array_equal(v, target)}, []
+    target = matrices[TARGET_EMBEDDING]
+    if len(matrices[OUTPUT]) != len(target):
+        return {}, [f"the output has {len(matrices[OUTPUT])} rows, and the embedding of targets {len(target)}"]
+    return {n: v for n, v in matrices.items() if n == TARGET_EMBEDDING or not np.array_equal(v, target)}, []
 
 
 def position_rows(weights: Weights, width: int, *, starts_from_zero: bool) -> tuple[int, Floats | None, list[str]]:
@@ -130,25 +130,25 @@ def checkpoint_tensors(
     difference.
     """
     problems: list[str] = []
-    found: dict[str, Floats] = {}
+    arrays: dict[str, Floats] = {}
     for name, value in embeddings.items():
-        found[name] = value if pad is None else np.insert(value, pad, 0, axis=0)
+        arrays[name] = value if pad is None else np.insert(value, pad, 0, axis=0)
     bias = "decoder/projection/bias"
     none = np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)
     logits = weights.floats(bias) if bias in weights else none
     if logits.shape != none.shape:
         return {}, [f"array {bias} has shape {list(logits.shape)}, expected {list(none.shape)}"]
-    found[LOGITS_BIAS] = logits if pad is None else np.insert(logits, pad, NEVER)
+    arrays[LOGITS_BIAS] = logits if pad is None else np.insert(logits, pad, NEVER)
     for names, theirs in _names(arch):
         try:
             parts = np.split(weights.floats(theirs), len(names))
-            found.update(zip(names, parts, strict=True))
+            arrays.update(zip(names, parts, strict=True))
         except (HmcError, ValueError) as error:  # ValueError: not divisible
             problems.append(str(error) if isinstance(error, HmcError) else f"array {theirs} has {error}")
     problems += weights.unused()
-    if not problems and moved is not None and not moved_back(found, moved, arch):
+    if not problems and moved is not None and not moved_back(arrays, moved, arch):
         problems.append("the first position of the decoder is no sinusoid, and pad can be chosen or is not zero")
-    tensors, wrong = fitted(found, arch)
+    tensors, wrong = fitted(arrays, arch)
     if problems:  # what is missing has been named as its array
         return {}, problems + [problem for problem in wrong if not problem.endswith(" is missing")]
     return tensors, wrong

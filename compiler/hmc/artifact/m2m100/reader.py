@@ -65,23 +65,23 @@ def import_m2m100(
     languages = source_language or configured[0], target_language or configured[1]
     stored, wrong = read_folder(folder, read_pickled)
     problems += wrong
-    found, wrong = _named(stored)
+    arrays, wrong = _named(stored)
     problems += wrong
     named = raw.get("vocab_size")
     size = named if isinstance(named, int) else 0
-    if TARGET_EMBEDDING in found:
-        size = len(found[TARGET_EMBEDDING])
+    if TARGET_EMBEDDING in arrays:
+        size = len(arrays[TARGET_EMBEDDING])
     files, wrong = read_files(folder, size, languages)
     problems += wrong
-    arch, wrong = architecture_of(raw, _unknown(files), own_output=OUTPUT in found)
+    arch, wrong = architecture_of(raw, _unknown(files), own_output=OUTPUT in arrays)
     problems += wrong
     if arch:
         problems += id_problems(arch, generation)
     if files and target_language is None:
         problems += _forced_problems(files, generation)
     tensors: Tensors = {}
-    if arch and found:
-        tensors, wrong = fitted(found, arch, wanted=f"{CONFIG} says")
+    if arch and arrays:
+        tensors, wrong = fitted(arrays, arch, wanted=f"{CONFIG} says")
         problems += wrong
     if problems or arch is None or files is None:
         raise InvalidArtifactError(f"M2M100 model {folder}", problems, FIX)
@@ -116,9 +116,9 @@ def _forced_problems(files: MarianFiles, generation: dict[str, Any]) -> list[str
 
 def _decoding(raw: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
     """As `decoding_of`, without the token of the target language, which requests choose."""
-    found = decoding_of(raw, generation)
-    found.pop("forced_bos_token_id", None)
-    return found
+    decoding = decoding_of(raw, generation)
+    decoding.pop("forced_bos_token_id", None)
+    return decoding
 
 
 def _unknown(files: MarianFiles | None) -> int:
@@ -127,23 +127,23 @@ def _unknown(files: MarianFiles | None) -> int:
 
 def _named(stored: Arrays) -> tuple[Arrays, list[str]]:
     """The stored tensors under a checkpoint's names. Both sides must share their embedding; the output may differ."""
-    found = {name.removeprefix("model."): value for name, value in stored.items() if POSITIONS not in name}
-    if not found:
+    arrays = {name.removeprefix("model."): value for name, value in stored.items() if POSITIONS not in name}
+    if not arrays:
         return {}, []
-    tied = {name: found.pop(name) for name in TIED if name in found}
+    tied = {name: arrays.pop(name) for name in TIED if name in arrays}
     if not tied:
-        if OUTPUT not in found:
-            return found, [f"tensor {TARGET_EMBEDDING} is missing"]
-        tied = {OUTPUT: found[OUTPUT]}
+        if OUTPUT not in arrays:
+            return arrays, [f"tensor {TARGET_EMBEDDING} is missing"]
+        tied = {OUTPUT: arrays[OUTPUT]}
     first, *others = tied.values()
     if any(not np.array_equal(first, other) for other in others):
-        return found, [f"tensors {', '.join(tied)} differ: both sides must share one embedding"]
-    if OUTPUT in found and np.array_equal(first, found[OUTPUT]):
-        del found[OUTPUT]
-    found[TARGET_EMBEDDING] = first
-    found.setdefault(LOGITS_BIAS, np.zeros(len(first), np.float32))
-    found[LOGITS_BIAS] = found[LOGITS_BIAS].reshape(-1)
-    return found, []
+        return arrays, [f"tensors {', '.join(tied)} differ: both sides must share one embedding"]
+    if OUTPUT in arrays and np.array_equal(first, arrays[OUTPUT]):
+        del arrays[OUTPUT]
+    arrays[TARGET_EMBEDDING] = first
+    arrays.setdefault(LOGITS_BIAS, np.zeros(len(first), np.float32))
+    arrays[LOGITS_BIAS] = arrays[LOGITS_BIAS].reshape(-1)
+    return arrays, []
 
 
 class M2M100Config(SizesConfig):

@@ -151,17 +151,17 @@ def _foreign_problems(folder: Path, added: list[str]) -> list[str]:
 
 def _languages(codes: dict[str, int], asked: tuple[str | None, str | None]) -> tuple[tuple[str, str] | None, list[str]]:
     """The codes of both languages: as asked, as the code of one language that begins so (`deu` is `deu_Latn`)."""
-    found = []
+    chosen = []
     problems = []
     for language, side in zip(asked, ("source", "target"), strict=True):
         fitting = [code for code in codes if language and (code == language or code.startswith(f"{language}_"))]
         if language in codes or len(fitting) == 1:
-            found.append(language if language in codes else fitting[0])
+            chosen.append(language if language in codes else fitting[0])
             continue
         known = ", ".join(fitting) if fitting else _first(list(codes))
         what = f"{side} language {language!r} is not one of" if language else f"no {side} language is named; choose of"
         problems.append(f"{what} the model's {len(codes)} ({known}): `hmc import --{side}-language`")
-    return (None if problems else (str(found[0]), str(found[1]))), problems
+    return (None if problems else (str(chosen[0]), str(chosen[1]))), problems
 
 
 def configured_languages(folder: Path) -> tuple[str | None, str | None]:
@@ -216,17 +216,17 @@ def nllb_languages(
 
     own: the pieces. size: of the model's vocabulary.
     """
-    found = {token: number for token, number in stated.items() if NLLB_TOKEN.fullmatch(token)}
+    with_ids = {token: number for token, number in stated.items() if NLLB_TOKEN.fullmatch(token)}
     listed = [t for t in listed_tokens(folder, _json(folder / TOKENIZER_CONFIG)) if NLLB_TOKEN.fullmatch(t)]
-    if not listed and not found:
+    if not listed and not with_ids:
         return {}, [f"neither {TOKENIZER_JSON} nor {SPECIAL_TOKENS} lists languages such as eng_Latn: download it"]
     family = OF_NLLB.split()
-    if not set(family).isdisjoint(found):
+    if not set(family).isdisjoint(with_ids):
         every = _with_ids(own, stated, listed)
         return {token: number for token, number in every.items() if NLLB_TOKEN.fullmatch(token)}, []
-    unstated = [token for token in listed if token not in found]
+    unstated = [token for token in listed if token not in with_ids]
     if unstated == family and len(own) + len(family) <= size:
-        return {code: len(own) + number for number, code in enumerate(family)} | found, []
+        return {code: len(own) + number for number, code in enumerate(family)} | with_ids, []
     return {}, [
         f"no file states the ids of the languages, and the listed ones ({_first(unstated)}) are not NLLB's "
         f"{len(family)} in their order: download {TOKENIZER_JSON}, or save the tokenizer again with it"

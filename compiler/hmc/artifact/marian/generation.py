@@ -68,8 +68,8 @@ def recorded(provenance: dict[str, Any]) -> dict[str, Any]:
     """The decoding fields that an import recorded. Pruning and further training keep these fields, below `from`."""
     while "generation" not in provenance and isinstance(provenance.get("from"), dict):
         provenance = provenance["from"]
-    found: dict[str, Any] = provenance.get("generation", {})
-    return found
+    decoding: dict[str, Any] = provenance.get("generation", {})
+    return decoding
 
 
 def ignored(decoding: dict[str, Any], arch: Architecture) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def _configurations(folder: Path) -> tuple[dict[str, dict[str, Any]], bool, list
     problems: dict[str, list[str]] = {}
     for name in (CONFIG, GENERATION, TOKENIZER_CONFIG):
         raw[name], problems[name] = read_json(folder / name) if (folder / name).is_file() else ({}, [])
-    return raw, (folder / CONFIG).is_file() and not problems[CONFIG], [p for wrong in problems.values() for p in wrong]
+    return raw, (folder / CONFIG).is_file() and not problems[CONFIG], list(chain.from_iterable(problems.values()))
 
 
 def _tokenizer_files(folder: Path, raw: dict[str, dict[str, Any]]) -> tuple[dict[str, bytes], list[str]]:
@@ -160,17 +161,17 @@ def _unknown(files: dict[str, bytes]) -> int:
 
 def _vocabulary_problems(files: dict[str, bytes], arch: Architecture | None) -> list[str]:
     """Problems of the vocabularies. Without an architecture, only those that do not depend on it."""
-    there = {name: files[name] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files}
+    present = {name: files[name] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files}
     if arch is None:
-        return [problem for name, content in there.items() for problem in parse_vocabulary(content, name)[1]]
-    return vocabulary_problems(there, arch) if VOCABULARY in there else []
+        return list(chain.from_iterable(parse_vocabulary(content, name)[1] for name, content in present.items()))
+    return vocabulary_problems(present, arch) if VOCABULARY in present else []
 
 
 def _added_problems(folder: Path, files: dict[str, bytes]) -> list[str]:
     """Tokens that were added to the tokenizer, which Transformers would take out of a text before it is divided."""
     known = {*parse_vocabulary(files.get(VOCABULARY, b""))[0], *parse_vocabulary(files.get(TARGET_VOCABULARY, b""))[0]}
     others = [name for name in (ADDED_TOKENS, SPECIAL_TOKENS, TOKENIZER_JSON) if (folder / name).is_file()]
-    unreadable = [problem for name in others for problem in read_json(folder / name)[1]]
+    unreadable = list(chain.from_iterable(read_json(folder / name)[1] for name in others))
     if unreadable or not known:
         return unreadable
     file = ADDED_TOKENS if (folder / ADDED_TOKENS).is_file() else TOKENIZER_CONFIG
@@ -196,9 +197,9 @@ def _tokenizer_config_problems(raw: dict[str, Any], languages: tuple[object, obj
     problems = []
     for name, piece in (("eos_token", EOS_PIECE), ("unk_token", UNK_PIECE), ("pad_token", PAD_PIECE)):
         value = raw.get(name, piece)
-        found = value.get("content") if isinstance(value, dict) else value
-        if found not in (piece, None):
-            problems.append(f"{TOKENIZER_CONFIG}: {name} is {found!r}; it must be {piece!r}")
+        piece_in_file = value.get("content") if isinstance(value, dict) else value
+        if piece_in_file not in (piece, None):
+            problems.append(f"{TOKENIZER_CONFIG}: {name} is {piece_in_file!r}; it must be {piece!r}")
     for language, side in zip(languages, ("source", "target"), strict=True):
         if not language:
             problems.append(f"{TOKENIZER_CONFIG} names no {side} language; name it: `hmc import --{side}-language`")

@@ -60,7 +60,7 @@ def stated_tokens(folder: Path) -> tuple[dict[str, int], list[str]]:
 def named_tokens(folder: Path) -> dict[str, str]:
     """The special tokens that a directory names, by role or in lists, and the file of each. Transformers adds those
     that its vocabulary lacks."""
-    found = dict[str, str]()
+    file_of_token = dict[str, str]()
     for file in (TOKENIZER_CONFIG, SPECIAL_TOKENS):
         raw = read_json(folder / file)[0]
         tokens = [raw[role] for role in SPECIAL_ROLES if isinstance(raw.get(role), str | dict)]
@@ -70,8 +70,8 @@ def named_tokens(folder: Path) -> dict[str, str]:
                 several = list(several.values())
             tokens += several if isinstance(several, list) else []
         for token in tokens:
-            found.setdefault(content_of(token), file)
-    return found
+            file_of_token.setdefault(content_of(token), file)
+    return file_of_token
 
 
 def content_of(token: Any) -> str:
@@ -110,7 +110,9 @@ def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles
         source = files.source
         target = files.target
     else:
-        entries = _joint_entries(files, arch)
+        pieces = load_pieces(files, TOKENIZER)
+        special = {arch.eos_id: EOS_PIECE, arch.unk_id: UNK_PIECE, arch.pad_id: PAD_PIECE}
+        entries = {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}
         problems = [
             f"{code} is a piece of {TOKENIZER}; MarianTokenizer removes it from a text first, so tokens would differ"
             for code in _codes(entries)
@@ -129,10 +131,3 @@ def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles
 
 def _codes(pieces: Iterable[str]) -> list[str]:
     return [piece for piece in pieces if LANGUAGE_CODE.fullmatch(piece)]
-
-
-def _joint_entries(model: bytes, arch: Architecture) -> dict[str, int]:
-    """Piece → id of a SentencePiece model; its special pieces get the names that MarianTokenizer expects."""
-    pieces = load_pieces(model, TOKENIZER)
-    special = {arch.eos_id: EOS_PIECE, arch.unk_id: UNK_PIECE, arch.pad_id: PAD_PIECE}
-    return {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}

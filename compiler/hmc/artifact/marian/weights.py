@@ -45,18 +45,18 @@ from zeros (`with_zero_start`)."""
 
 def checked_weights(stored: Arrays, arch: Architecture) -> tuple[Tensors, list[str]]:
     """The stored tensors as fp32 ones of the full layout, and every problem: missing, unknown or misshapen tensors."""
-    found = {name.removeprefix("model."): value for name, value in stored.items()}
-    tables = {name: found.pop(name) for name in POSITION_TABLES if name in found}
+    arrays = {name.removeprefix("model."): value for name, value in stored.items()}
+    tables = {name: arrays.pop(name) for name in POSITION_TABLES if name in arrays}
     separate = arch.source_vocab_size is not None
     tied = TIED_TARGETS if separate else TIED
-    embeddings = {name: found.pop(name) for name in tied if name in found}
+    embeddings = {name: arrays.pop(name) for name in tied if name in arrays}
     problems = _tie_problems(embeddings, arch)
     if embeddings:
-        found[TARGET_EMBEDDING] = next(iter(embeddings.values()))
+        arrays[TARGET_EMBEDDING] = next(iter(embeddings.values()))
     # Transformers starts from zeros, and models without an output bias may leave the buffer out.
-    found[LOGITS_BIAS] = found.get(LOGITS_BIAS, np.zeros(arch.vocab_size, np.float32)).reshape(-1)
-    problems += _position_problems(tables, found, arch)
-    tensors, wrong = fitted(found, arch, file_names=_file_names(separate), wanted="config.json says")
+    arrays[LOGITS_BIAS] = arrays.get(LOGITS_BIAS, np.zeros(arch.vocab_size, np.float32)).reshape(-1)
+    problems += _position_problems(tables, arrays, arch)
+    tensors, wrong = fitted(arrays, arch, file_names=_file_names(separate), wanted="config.json says")
     return tensors, problems + wrong
 
 
@@ -75,14 +75,14 @@ def _tie_problems(embeddings: dict[str, npt.NDArray[Any]], arch: Architecture) -
     ]
 
 
-def _position_problems(tables: Arrays, found: Arrays, arch: Architecture) -> list[str]:
+def _position_problems(tables: Arrays, arrays: Arrays, arch: Architecture) -> list[str]:
     """Tables that are not sinusoids. A decoder that starts from zeros may add a vector to the first row: it becomes the
-    embedding of pad in `found`."""
+    embedding of pad in `arrays`."""
     problems = []
     for name, table in tables.items():
         tolerance = EXACT if table.dtype.itemsize >= 4 else ROUGH
         rows = far_rows(table, "marian", (arch.max_positions, arch.d_model), tolerance)
-        if rows and not (name == POSITIONS and rows == [0] and moved_back(found, table, arch)):
+        if rows and not (name == POSITIONS and rows == [0] and moved_back(arrays, table, arch)):
             problems.append(f"tensor {name} does not hold sinusoids; only static positions are supported")
     return problems
 
@@ -130,22 +130,22 @@ def with_zero_start(tensors: Tensors, arch: Architecture) -> Tensors:
     return {**tensors, TARGET_EMBEDDING: embedding, LOGITS_BIAS: bias, POSITIONS: positions}
 
 
-def moved_back(found: dict[str, npt.NDArray[Any]], table: npt.NDArray[Any], arch: Architecture) -> bool:
+def moved_back(arrays: dict[str, npt.NDArray[Any]], table: npt.NDArray[Any], arch: Architecture) -> bool:
     """Undoes `with_zero_start`: moves the difference of `table` from the sinusoid, at its first position, to pad's
-    embedding in `found`.
+    embedding in `arrays`.
 
     Returns False and changes nothing if the model would then compute something else: if pad's embedding is not zero, or
     pad can be chosen.
     """
-    embedding = found.get(TARGET_EMBEDDING)
-    bias = found.get(LOGITS_BIAS)
+    embedding = arrays.get(TARGET_EMBEDDING)
+    bias = arrays.get(LOGITS_BIAS)
     if embedding is None or bias is None or not arch.pad_id < min(len(embedding), bias.size):
         return False
     if embedding[arch.pad_id].any() or bias.reshape(-1)[arch.pad_id] > NEVER / 2:
         return False
     start = table[0].astype(np.float32) - sinusoidal_positions(1, arch.d_model)[0]
-    found[TARGET_EMBEDDING] = embedding.astype(np.float32)
-    found[TARGET_EMBEDDING][arch.pad_id] = start / _scale(arch)
+    arrays[TARGET_EMBEDDING] = embedding.astype(np.float32)
+    arrays[TARGET_EMBEDDING][arch.pad_id] = start / _scale(arch)
     return True
 
 

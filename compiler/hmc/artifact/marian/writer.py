@@ -78,14 +78,14 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, ze
 
 def _beyond_marian(arch: Architecture) -> str | None:
     """What the model has that MarianMTModel cannot express; None if there is nothing."""
-    found = {
+    differences = {
         "layers normalise before attention": arch.pre_norm,
         "each stack ends with a norm": arch.stack_norms,
         "the output projection is a matrix of its own": arch.own_output,
         "positions are encoded as in fairseq": arch.position_form != "marian",
         "the decoder starts from another token than pad": arch.decoder_start != arch.pad_id,
     }
-    return next((kind for kind, there in found.items() if there), None)
+    return next((kind for kind, applies in differences.items() if applies), None)
 
 
 def _config(arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:

@@ -125,11 +125,11 @@ class Architecture(BaseModel):
 
     def attention(self, kind: Kind, layer: int) -> AttentionSpec:
         """The attention of a kind in a layer: its tensors, and what heads own of them."""
-        return AttentionSpec.of(kind, layer, self.head_dim)
+        return AttentionSpec.for_layer(kind, layer, self.head_dim)
 
     def feed_forward(self, stack: Stack, layer: int) -> FeedForwardSpec:
         """The feed-forward sub-layer of a layer: its tensors, and what neurons own of them."""
-        return FeedForwardSpec.of(stack, layer)
+        return FeedForwardSpec.for_layer(stack, layer)
 
     def sublayers(self, stack: Stack, layer: int) -> tuple[SubLayerSpec, ...]:
         """The sub-layers of a layer, in the order in which they are computed."""
@@ -183,10 +183,10 @@ class Architecture(BaseModel):
         full = self.full_ffn()
         problems = []
         for stack in STACKS:
-            there = set(range(len(full[stack])))
-            if outside := sorted(set(removed[stack]) - there):
+            present = set(range(len(full[stack])))
+            if outside := sorted(set(removed[stack]) - present):
                 problems.append(f"removed layers: the {stack} has no layer {outside[0]}")
-            elif there == set(removed[stack]):
+            elif present == set(removed[stack]):
                 problems.append(f"removed layers: the {stack} keeps no layer")
         if problems:
             return problems

@@ -67,13 +67,15 @@ class HeadBudget:
     def problems(self, layout: HeadLayout) -> list[str]:
         """Why `layout` cannot meet this budget; empty when it can."""
         problems = []
-        for kinds, heads in self.parts:
-            there = sum(len(row) for kind in kinds for row in layout[kind])
+        for kinds, wanted in self.parts:
+            open_heads = sum(len(row) for kind in kinds for row in layout[kind])
             least = self.least(kinds)
-            if not 0 <= heads <= there:
-                asked = f"{heads} heads of {' and '.join(kinds)}"
-                problems.append(f"{asked} asked for, this model has {there}; choose {min(least, there)} to {there}")
-            elif heads < least:
+            if not 0 <= wanted <= open_heads:
+                asked = f"{wanted} heads of {' and '.join(kinds)}"
+                problems.append(
+                    f"{asked} asked for, this model has {open_heads}; choose {min(least, open_heads)} to {open_heads}"
+                )
+            elif wanted < least:
                 problems.append(BLIND)
         return problems
 
@@ -130,19 +132,19 @@ class _Reader:
         return [HeadBudget(((self._scope, self._number(word, self._scope)),)) for word in words]
 
     def _by_kind(self, words: Sequence[str]) -> HeadBudget:
-        heads: dict[Kind, int] = {}
+        heads_per_kind: dict[Kind, int] = {}
         for word in words:
             name, _, number = word.partition("=")
             kind = _kind(name.strip(), f"head budget {self._text!r}")
-            if kind in heads:
+            if kind in heads_per_kind:
                 raise InvalidRequestError(
                     f"head budget {self._text!r}: {kind} is given twice; separate budgets with ';'"
                 )
             if kind not in self._scope:
                 scope = ", ".join(self._scope)
                 raise InvalidRequestError(f"head budget {self._text!r}: {kind} is outside the scope {scope}")
-            heads[kind] = self._number(number.strip(), (kind,))
-        return HeadBudget(tuple(((kind,), heads[kind]) for kind in KINDS if kind in heads))
+            heads_per_kind[kind] = self._number(number.strip(), (kind,))
+        return HeadBudget(tuple(((kind,), heads_per_kind[kind]) for kind in KINDS if kind in heads_per_kind))
 
     def _number(self, word: str, kinds: Sequence[Kind]) -> int:
         try:

@@ -27,7 +27,7 @@ class FfnWidths(BaseModel):
     decoder: tuple[NonNegativeInt, ...]
 
     @classmethod
-    def of(cls, kept: Neurons) -> FfnWidths:
+    def from_neurons(cls, kept: Neurons) -> FfnWidths:
         """The widths after all neurons but `kept` are removed."""
         return cls(**{stack: tuple(map(len, kept[stack])) for stack in STACKS})
 
@@ -61,19 +61,19 @@ class NeuronBudget:
     def __str__(self) -> str:
         return f"{self.amount:g}%" if self.percent else f"{self.amount:.0f}"
 
-    def neurons(self, there: int) -> int:
-        """How many of `there` neurons stay. Raises InvalidRequestError unless at least one is removed."""
-        if not there:
+    def neurons(self, total: int) -> int:
+        """How many of `total` neurons stay. Raises InvalidRequestError unless at least one is removed."""
+        if not total:
             raise InvalidRequestError(
                 f"feed-forward budget {self}: this checkpoint has no feed-forward neurons left to close"
             )
         number = -1
         if math.isfinite(self.amount):
-            number = round(self.amount / 100 * there) if self.percent else int(self.amount)
-        if not 0 <= number < there:
+            number = round(self.amount / 100 * total) if self.percent else int(self.amount)
+        if not 0 <= number < total:
             raise InvalidRequestError(
-                f"feed-forward budget {self}: this checkpoint has {there} feed-forward neurons; choose 0 to "
-                f"{there - 1}, or less than 100%"
+                f"feed-forward budget {self}: this checkpoint has {total} feed-forward neurons; choose 0 to "
+                f"{total - 1}, or less than 100%"
             )
         return number
 

@@ -147,11 +147,11 @@ def nested_order(layouts: Iterable[HeadLayout], scores: HeadScores | None = None
     or not.
     """
     order: dict[Kind, list[list[int]]] = {}
-    for layout in sorted(layouts, key=lambda each: each.total):
+    for layout in sorted(layouts, key=lambda layout: layout.total):
         for kind in KINDS:
             rows = order.setdefault(kind, [[] for _ in layout[kind]])
-            for layer, heads in enumerate(layout[kind]):
-                added = [head for head in heads if head not in rows[layer]]
+            for layer, indices in enumerate(layout[kind]):
+                added = [head for head in indices if head not in rows[layer]]
                 if scores is not None:
                     by_head = scores[kind][layer]
                     added.sort(key=lambda head: -float(by_head[head]))

@@ -45,16 +45,16 @@ class Importance:
 
         where: what holds the words, for messages. Raises InvalidRequestError for other words, and for two estimators.
         """
-        found = [word.strip() for word in words]
-        if unknown := [word for word in found if word not in WORDS]:
+        stripped = [word.strip() for word in words]
+        if unknown := [word for word in stripped if word not in WORDS]:
             raise InvalidRequestError(f"{where} {unknown[0]!r} names no importance; choose among {', '.join(WORDS)}")
-        estimators: list[Estimator] = [name for name in get_args(Estimator) if name in found]
+        estimators: list[Estimator] = [name for name in get_args(Estimator) if name in stripped]
         if len(estimators) > 1:
             raise InvalidRequestError(f"{where} give one of {', '.join(estimators)}, not several")
         return cls(
             estimators[0] if estimators else "sentence",
-            "layer" if "layer" in found else "none",
-            "signed" if "signed" in found else "absolute",
+            "layer" if "layer" in stripped else "none",
+            "signed" if "signed" in stripped else "absolute",
         )
 
     def __str__(self) -> str:

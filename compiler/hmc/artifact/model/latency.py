@@ -19,6 +19,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers, stack_of
+from hmc.artifact.rounding import round_up
 from hmc.artifact.storage.files import write_whole
 
 SCHEMA_VERSION = 1
@@ -36,10 +37,10 @@ class Sizes(_Part):
     removed: RemovedLayers = NONE_REMOVED
 
     @classmethod
-    def of(cls, layout: HeadLayout, neurons: FfnWidths, removed: RemovedLayers = NONE_REMOVED) -> Self:
+    def from_layout(cls, layout: HeadLayout, neurons: FfnWidths, removed: RemovedLayers = NONE_REMOVED) -> Self:
         """The sizes of a model with these heads, neurons and layers."""
-        heads: dict[Kind, tuple[int, ...]] = {kind: tuple(map(len, layout[kind])) for kind in KINDS}
-        return cls(heads=heads, neurons=neurons, removed=removed)
+        open_heads: dict[Kind, tuple[int, ...]] = {kind: tuple(map(len, layout[kind])) for kind in KINDS}
+        return cls(heads=open_heads, neurons=neurons, removed=removed)
 
     def layers(self, stack: Stack) -> list[int]:
         """Numbers of the layers that are not removed."""
@@ -47,9 +48,9 @@ class Sizes(_Part):
 
     def __str__(self) -> str:
         layers = "+".join(str(len(self.layers(stack))) for stack in STACKS)
-        heads = ", ".join(f"{kind} {list(self.heads[kind])}" for kind in KINDS)
+        open_heads = ", ".join(f"{kind} {list(self.heads[kind])}" for kind in KINDS)
         widths = ", ".join(f"{stack} {list(self.neurons[stack])}" for stack in STACKS)
-        return f"{layers} layers; heads: {heads}; neurons: {widths}"
+        return f"{layers} layers; heads: {open_heads}; neurons: {widths}"
 
 
 class Cost(_Part):
@@ -64,7 +65,7 @@ class Cost(_Part):
 
     def ms(self, number: int) -> float:
         """Cost of `number` heads or neurons."""
-        return self.open_ms + self.each_ms * rounded_up(number, self.step) if number else 0.0
+        return self.open_ms + self.each_ms * round_up(number, self.step) if number else 0.0
 
 
 class ServingSetting(_Part):
@@ -114,15 +115,15 @@ class LatencyTable(_Part):
 
     def ms(self, sizes: Sizes) -> float:
         """Predicted latency of a model."""
-        found = self.fixed_ms
+        total = self.fixed_ms
         for stack in STACKS:
             present = sizes.layers(stack)
-            found += self.layers[stack] * len(present)
-            found += sum(self.neurons[stack].ms(sizes.neurons[stack][layer]) for layer in present)
+            total += self.layers[stack] * len(present)
+            total += sum(self.neurons[stack].ms(sizes.neurons[stack][layer]) for layer in present)
         for kind in KINDS:
             stack = stack_of(kind)
-            found += sum(self.heads[kind].ms(sizes.heads[kind][layer]) for layer in sizes.layers(stack))
-        return found
+            total += sum(self.heads[kind].ms(sizes.heads[kind][layer]) for layer in sizes.layers(stack))
+        return total
 
     def observed_ms(self, sizes: Sizes) -> float:
         """Latency of a model: as it was measured, or else as predicted."""
@@ -132,11 +133,6 @@ class LatencyTable(_Part):
         """Predicted latency of the smallest model that pruning makes of one of these sizes: one layer a stack, and one
         cross-attention head, if there is any."""
         return self.fixed_ms + sum(self.layers.values()) + self.heads["cross"].ms(min(1, sum(sizes.heads["cross"])))
-
-
-def rounded_up(number: int, step: int) -> int:
-    """The smallest multiple of `step` that is at least `number`."""
-    return -(-number // step) * step
 
 
 def write_table(table: LatencyTable, file: Path) -> None:

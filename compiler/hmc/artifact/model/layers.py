@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +69,8 @@ class SubLayerSpec:
     @property
     def owned(self) -> tuple[tuple[str, int], ...]:
         """(tensor, axis): the tensors that units own parts of; rows where the axis is 0, columns where it is 1."""
-        rows = [(name, 0) for linear in self.inputs for name in linear.tensors]
-        return (*rows, (self.output.weight, 1))
+        rows = chain.from_iterable(linear.tensors for linear in self.inputs)
+        return (*((name, 0) for name in rows), (self.output.weight, 1))
 
     def features(self, units: Sequence[int]) -> npt.NDArray[np.int64]:
         """Indices of the rows or columns that units own, by their positions: `[len(units) · unit]`."""
@@ -94,7 +95,7 @@ class AttentionSpec(SubLayerSpec):
     kind: Kind
 
     @classmethod
-    def of(cls, kind: Kind, layer: int, head_dim: int) -> AttentionSpec:
+    def for_layer(cls, kind: Kind, layer: int, head_dim: int) -> AttentionSpec:
         """The attention of a layer."""
         module = "encoder_attn" if kind == "cross" else "self_attn"
         name = f"{layer_name(stack_of(kind), layer)}.{module}"
@@ -122,7 +123,7 @@ class FeedForwardSpec(SubLayerSpec):
     """Its units are neurons: rows of `fc1`, and columns of `fc2`. The activation is between the two."""
 
     @classmethod
-    def of(cls, stack: Stack, layer: int) -> FeedForwardSpec:
+    def for_layer(cls, stack: Stack, layer: int) -> FeedForwardSpec:
         """The feed-forward sub-layer of a layer."""
         name = layer_name(stack, layer)
         return cls(
@@ -158,10 +159,10 @@ class RemovedLayers(BaseModel):
     decoder: tuple[NonNegativeInt, ...] = ()
 
     @classmethod
-    def of(cls, layers: Iterable[tuple[Stack, int]]) -> RemovedLayers:
+    def from_pairs(cls, layers: Iterable[tuple[Stack, int]]) -> RemovedLayers:
         """Of (stack, layer) pairs in any order."""
-        found = list(layers)
-        return cls(**{stack: tuple(sorted(layer for s, layer in found if s == stack)) for stack in STACKS})
+        pairs = list(layers)
+        return cls(**{stack: tuple(sorted(layer for s, layer in pairs if s == stack)) for stack in STACKS})
 
     def __getitem__(self, stack: Stack) -> tuple[int, ...]:
         layers: tuple[int, ...] = getattr(self, stack)
@@ -177,8 +178,8 @@ class RemovedLayers(BaseModel):
 
     def has_tensor(self, name: str) -> bool:
         """Whether a tensor belongs to a removed layer."""
-        found = layer_of(name)
-        return found is not None and found[1] in self[found[0]]
+        owner = layer_of(name)
+        return owner is not None and owner[1] in self[owner[0]]
 
 
 NONE_REMOVED = RemovedLayers()

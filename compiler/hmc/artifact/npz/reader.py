@@ -102,27 +102,27 @@ def _model(
 ) -> tuple[Architecture | None, Tensors, MarianFiles | None, list[str]]:
     """Architecture, tensors and tokenizer, and every problem of them."""
     embeddings, problems = embeddings_of(arrays) if arrays else ({}, [])
-    found = []
+    entry_lists = []
     for path in release.vocabularies:
         try:
-            found.append(read_vocabulary(path))
+            entry_lists.append(read_vocabulary(path))
         except HmcError as error:
             problems.append(str(error))
-    if problems or not found or not embeddings or options is None:
+    if problems or not entry_lists or not embeddings or options is None:
         return None, {}, None, problems
     matrices = [embeddings.get(SOURCE_EMBEDDING, embeddings[TARGET_EMBEDDING]), embeddings[TARGET_EMBEDDING]]
-    for path, entries, matrix in zip(release.vocabularies, found, matrices, strict=False):
+    for path, entries, matrix in zip(release.vocabularies, entry_lists, matrices, strict=False):
         if len(entries) != len(matrix):
             problems.append(f"{path.name} has {len(entries)} entries, the model's vocabulary has {len(matrix)}")
     if problems:
         return None, {}, None, problems
     try:
-        vocabularies = with_pad(found, joint=SOURCE_EMBEDDING not in embeddings)
+        vocabularies = with_pad(entry_lists, joint=SOURCE_EMBEDDING not in embeddings)
         arch = _architecture(options, embeddings, vocabularies)
     except HmcError as error:
         return None, {}, None, [str(error)]
     except ValidationError as error:
-        return None, {}, None, [str(each["msg"]) for each in error.errors()]
+        return None, {}, None, [str(detail["msg"]) for detail in error.errors()]
     tensors, problems = checkpoint_tensors(arrays, arch, (vocabularies.pad_id, vocabularies.pad_id))
     files, wrong = _tokenizer(release, vocabularies)
     if files:

@@ -56,48 +56,48 @@ def find_release(folder: Path, weights: Path | None = None) -> Release:
 
     weights: the .npz file, if it is known.
     """
-    found = Release(folder if weights else root_of(folder), weights)
+    release = Release(folder if weights else root_of(folder), weights)
     options: dict[str, Value] = {}
-    if (found.folder / DECODER).is_file():
+    if (release.folder / DECODER).is_file():
         try:
-            options = parse_yaml(utf8_text(found.folder / DECODER), DECODER)
+            options = parse_yaml(utf8_text(release.folder / DECODER), DECODER)
         except HmcError as error:
-            found.problems.append(str(error))
+            release.problems.append(str(error))
     if weights is None:
-        _find_weights(found, _listed(options, "models"))
-    _find_vocabularies(found, _listed(options, "vocabs"))
-    _find_pieces(found)
-    found.decoding = _decoding(options)
-    found.languages = _languages(found.folder / README)
-    return found
+        _find_weights(release, _listed(options, "models"))
+    _find_vocabularies(release, _listed(options, "vocabs"))
+    _find_pieces(release)
+    release.decoding = _decoding(options)
+    release.languages = _languages(release.folder / README)
+    return release
 
 
-def _find_weights(found: Release, named: list[str]) -> None:
+def _find_weights(release: Release, named: list[str]) -> None:
     if len(named) > 1:
-        found.problems.append(f"{DECODER} names {len(named)} models that decode together; name one of them in it")
+        release.problems.append(f"{DECODER} names {len(named)} models that decode together; name one of them in it")
         return
-    there = sorted(found.folder.glob("*.npz*"))
+    candidates = sorted(release.folder.glob("*.npz*"))
     if named:
-        path = _beside(found, named[0])
+        path = _beside(release, named[0])
         if path is None:
-            found.problems.append(f"{named[0]} is missing, and {DECODER} names it as the model")
-        found.weights = path
-    elif len(there) == 1:
-        found.weights = there[0]
+            release.problems.append(f"{named[0]} is missing, and {DECODER} names it as the model")
+        release.weights = path
+    elif len(candidates) == 1:
+        release.weights = candidates[0]
     else:
-        names = ", ".join(path.name for path in there[:3]) or "none"
-        found.problems.append(f"there must be one .npz file, or a {DECODER} that names it; found: {names}")
+        names = ", ".join(path.name for path in candidates[:3]) or "none"
+        release.problems.append(f"there must be one .npz file, or a {DECODER} that names it; found: {names}")
 
 
-def _find_vocabularies(found: Release, named: list[str]) -> None:
+def _find_vocabularies(release: Release, named: list[str]) -> None:
     if not named:
         patterns = ("*vocab*.yml", "*vocab*.yaml", "*vocab*.spm", "*.vocab")
-        there = next((sorted(found.folder.glob(p)) for p in patterns if any(found.folder.glob(p))), [])
-        named = [path.name for path in there]
+        candidates = next((sorted(release.folder.glob(p)) for p in patterns if any(release.folder.glob(p))), [])
+        named = [path.name for path in candidates]
         if len(named) == 2:
             sources = [name for name in named if re.search(r"(^|[._-])(src|source)", name)]
             if len(sources) != 1:
-                found.problems.append(
+                release.problems.append(
                     f"{named[0]} and {named[1]}: their names do not say which is the vocabulary of sources; write a "
                     f"{DECODER} with `vocabs: [SOURCE, TARGET]`"
                 )
@@ -105,63 +105,63 @@ def _find_vocabularies(found: Release, named: list[str]) -> None:
             named.sort(key=lambda name: name not in sources)
     if not 1 <= len(named) <= 2:
         listed = f"found: {', '.join(named[:3])}" if named else "found none"
-        found.problems.append(f"there must be one vocabulary (*.vocab.yml), or one for each side; {listed}")
+        release.problems.append(f"there must be one vocabulary (*.vocab.yml), or one for each side; {listed}")
         return
     for name in dict.fromkeys(named):
-        path = _beside(found, name)
+        path = _beside(release, name)
         if path is None:
-            found.problems.append(f"{name} is missing: it is a vocabulary of the model")
+            release.problems.append(f"{name} is missing: it is a vocabulary of the model")
         else:
-            found.vocabularies.append(path)
+            release.vocabularies.append(path)
 
 
-def _find_pieces(found: Release) -> None:
+def _find_pieces(release: Release) -> None:
     """source.spm and target.spm; a vocabulary that is a SentencePiece model is also the one of its side."""
-    models = [path for path in found.vocabularies if path.suffix == ".spm"]
-    places = [found.folder / SOURCE, found.folder / TARGET]
+    models = [path for path in release.vocabularies if path.suffix == ".spm"]
+    places = [release.folder / SOURCE, release.folder / TARGET]
     sides: list[Path | None] = []
     for side, place in enumerate(places):
         model = models[min(side, len(models) - 1)] if models else None
         sides.append(place if place.is_file() else model)
-    found.source_pieces, found.target_pieces = sides
+    release.source_pieces, release.target_pieces = sides
     for path, name in zip(sides, (SOURCE, TARGET), strict=True):
         if path is None:
-            other = next((name for name in OTHER_PIECES if (found.folder / name).is_file()), None)
+            other = next((name for name in OTHER_PIECES if (release.folder / name).is_file()), None)
             hint = f"; {other} is of another segmentation, which HMC does not have" if other else ""
-            found.problems.append(f"{name} is missing{hint}")
+            release.problems.append(f"{name} is missing{hint}")
 
 
-def _beside(found: Release, name: str) -> Path | None:
+def _beside(release: Release, name: str) -> Path | None:
     """A file that decoder.yml names by any path: only its last part counts, as archives are made elsewhere."""
-    path = found.folder / Path(name).name
+    path = release.folder / Path(name).name
     return path if path.is_file() else None
 
 
 def _listed(options: dict[str, Value], name: str) -> list[str]:
     value = options.get(name, [])
-    return [str(each) for each in value] if isinstance(value, list) else [str(value)]
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def _decoding(options: dict[str, Value]) -> dict[str, Any]:
     """Beam size and length normalisation, as the fields of Transformers that a checkpoint records."""
-    found: dict[str, Any] = {}
+    decoding: dict[str, Any] = {}
     for name, field_name, kind in (("beam-size", "num_beams", int), ("normalize", "length_penalty", float)):
         value = options.get(name)
         try:
             if isinstance(value, str):
-                found[field_name] = kind(value)
+                decoding[field_name] = kind(value)
         except ValueError:
             continue  # `normalize: true` names no number
-    return found
+    return decoding
 
 
 def _languages(readme: Path) -> tuple[str | None, str | None]:
     """Source and target language of an OPUS-MT README: `* source language(s): eng`. Several are `mul`."""
     text = utf8_text(readme) if readme.is_file() else ""
-    found = []
+    languages = []
     for side in ("source", "target"):
         line = re.search(rf"^\s*[*-]\s*{side} languages?(?:\(s\))?:\s*(.+)$", text, re.MULTILINE)
         names = re.findall(r"[A-Za-z]{2,3}(?:_[A-Za-z]{2,8})*", line[1]) if line else []
         language = names[0] if names else None
-        found.append(language if len(set(names)) <= 1 else SEVERAL)
-    return found[0], found[1]
+        languages.append(language if len(set(names)) <= 1 else SEVERAL)
+    return languages[0], languages[1]

@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,17 +55,17 @@ FIX = "Download it again from where it was published, or unpack it yourself and 
 
 def embeddings_of(arrays: Arrays) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
     """The embeddings and the output matrix, under the names of a checkpoint, each `[V, d]`. Returns problems too."""
-    found: dict[str, npt.NDArray[Any]] = {}
+    matrices: dict[str, npt.NDArray[Any]] = {}
     if JOINT in arrays:
-        found[TARGET_EMBEDDING] = arrays[JOINT]
+        matrices[TARGET_EMBEDDING] = arrays[JOINT]
     elif all(name in arrays for name in SIDES):
-        found[SOURCE_EMBEDDING], found[TARGET_EMBEDDING] = (arrays[name] for name in SIDES)
+        matrices[SOURCE_EMBEDDING], matrices[TARGET_EMBEDDING] = (arrays[name] for name in SIDES)
     else:
         return {}, [f"tensor {JOINT} is missing, and so is {' or '.join(n for n in SIDES if n not in arrays)}"]
     own = next((name for name in OUTPUT_WEIGHTS if name in arrays), None)
     if own is not None:
-        found[OUTPUT] = arrays[own].T if own.endswith("_W") else arrays[own]
-    return found, [f"tensor of {name} must be a matrix" for name, value in found.items() if value.ndim != 2]
+        matrices[OUTPUT] = arrays[own].T if own.endswith("_W") else arrays[own]
+    return matrices, [f"tensor of {name} must be a matrix" for name, value in matrices.items() if value.ndim != 2]
 
 
 def checkpoint_tensors(arrays: Arrays, arch: Architecture, places: tuple[int, int]) -> tuple[Tensors, list[str]]:
@@ -80,15 +81,15 @@ def checkpoint_tensors(arrays: Arrays, arch: Architecture, places: tuple[int, in
     used = {JOINT, *SIDES, *OUTPUT_WEIGHTS, OUTPUT_BIAS, OPTIONS, *named.values()}
     problems = [f"tensor {name} does not belong to this model" for name in arrays if name not in used]
     matrices = {name for name, shape in tensor_shapes(arch, arch.full_layout()).items() if len(shape) == 2}
-    found: dict[str, npt.NDArray[Any]] = {}
+    tensors_by_name: dict[str, npt.NDArray[Any]] = {}
     for ours, theirs in named.items():
         if theirs in arrays:
-            found[ours] = arrays[theirs].T if ours in matrices else arrays[theirs].reshape(-1)
+            tensors_by_name[ours] = arrays[theirs].T if ours in matrices else arrays[theirs].reshape(-1)
     for name, matrix in embeddings.items():
-        found[name] = np.insert(matrix, places[0 if name == SOURCE_EMBEDDING else 1], 0, axis=0)
+        tensors_by_name[name] = np.insert(matrix, places[0 if name == SOURCE_EMBEDDING else 1], 0, axis=0)
     bias = arrays.get(OUTPUT_BIAS, np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)).reshape(-1)
-    found[LOGITS_BIAS] = np.insert(bias, places[1], NEVER)
-    tensors, wrong = fitted(found, arch, file_names=named)
+    tensors_by_name[LOGITS_BIAS] = np.insert(bias, places[1], NEVER)
+    tensors, wrong = fitted(tensors_by_name, arch, file_names=named)
     return tensors, problems + wrong
 
 
@@ -143,7 +144,7 @@ def member_problems(packed: zipfile.ZipFile) -> list[str]:
     names = [member.filename for member in members]
     if len(set(names)) < len(names):
         problems.append("it holds two files of one name")
-    return problems + [problem for member in members for problem in _member_problems(member)]
+    return problems + list(chain.from_iterable(map(_member_problems, members)))
 
 
 def _member_problems(member: zipfile.ZipInfo) -> list[str]:

@@ -44,8 +44,8 @@ def read_vocabulary(path: Path) -> Entries:
 
     Raises HmcError for one that cannot be read, lacks `</s>` or `<unk>`, has `<pad>`, or whose ids are not 0 to V - 1.
     """
-    readers = {".spm": _of_pieces, ".yml": _of_yaml, ".yaml": _of_yaml, ".json": _of_yaml}
-    entries = checked_entries(readers.get(path.suffix, _of_lines)(path), path.name)
+    readers = {".spm": _read_pieces, ".yml": _read_yaml, ".yaml": _read_yaml, ".json": _read_yaml}
+    entries = checked_entries(readers.get(path.suffix, _read_lines)(path), path.name)
     if PAD_PIECE in entries:
         raise HmcError(f"{path.name} has an entry {PAD_PIECE!r}, which HMC needs for padding: rename it")
     return entries
@@ -64,14 +64,14 @@ def checked_entries(entries: Entries, name: str) -> Entries:
     return entries
 
 
-def with_pad(found: Sequence[Entries], *, joint: bool) -> Vocabularies:
+def with_pad(sides: Sequence[Entries], *, joint: bool) -> Vocabularies:
     """Vocabularies with pad: at the end of a joint one; else at the end of the smaller, and at that place in the other.
 
-    found: one or two. joint: whether both sides share one embedding. Raises HmcError for two vocabularies that differ
+    sides: one or two. joint: whether both sides share one embedding. Raises HmcError for two vocabularies that differ
     although the embedding is one, or if the special tokens of both sides have other ids.
     """
-    source = found[0]
-    target = found[-1]
+    source = sides[0]
+    target = sides[-1]
     check_sides(source, target, (EOS_PIECE, UNK_PIECE), joint=joint)
     if joint:
         return Vocabularies(_inserted(source, len(source)), None, len(source))
@@ -94,7 +94,7 @@ def _inserted(entries: Entries, pad: int) -> Entries:
     return {**moved, PAD_PIECE: pad}
 
 
-def _of_yaml(path: Path) -> Entries:
+def _read_yaml(path: Path) -> Entries:
     raw = parse_yaml(utf8_text(path), path.name)
     # Longer numbers are no ids, and Python refuses to read those of thousands of digits.
     wrong = [
@@ -107,7 +107,7 @@ def _of_yaml(path: Path) -> Entries:
     return {piece: int(str(value)) for piece, value in raw.items()}
 
 
-def _of_lines(path: Path) -> Entries:
+def _read_lines(path: Path) -> Entries:
     """Ids are the numbers of lines. Only LF and CRLF end a line: other characters are pieces."""
     entries = dict[str, int]()
     for number, piece in enumerate(utf8_text(path).removesuffix("\n").split("\n")):
@@ -127,7 +127,7 @@ def _of_lines(path: Path) -> Entries:
     return entries
 
 
-def _of_pieces(path: Path) -> Entries:
+def _read_pieces(path: Path) -> Entries:
     try:
         pieces = load_pieces(path.read_bytes(), path.name)
     except InvalidArtifactError as error:

@@ -90,19 +90,19 @@ def _value(event: Any, events: Iterator[Any], name: str, depth: int = 0) -> Valu
         raise HmcError(f"{name}, line {line}: nests deeper than any file of Marian; copy the file again")
     if kind == "SequenceStartEvent":
         items: list[Any] = []
-        while type(each := next(events)).__name__ != "SequenceEndEvent":
-            items.append(_value(each, events, name, depth + 1))
+        while type(item := next(events)).__name__ != "SequenceEndEvent":
+            items.append(_value(item, events, name, depth + 1))
         return items
-    found: dict[str, Value] = {}
+    mapping: dict[str, Value] = {}
     while type(key := next(events)).__name__ != "MappingEndEvent":
         where = f"{name}, line {key.start_mark.line + 1}"
         if type(key).__name__ != "ScalarEvent":
             raise HmcError(f"{where}: a key must be a word")
         word = _restored(key.value)
-        if word in found:
+        if word in mapping:
             raise HmcError(f"{where}: {word!r} is given twice")
-        found[word] = _value(next(events), events, name, depth + 1)
-    return found
+        mapping[word] = _value(next(events), events, name, depth + 1)
+    return mapping
 
 
 def _restored(text: str) -> str:

@@ -104,10 +104,10 @@ def count(program: Program, operations: Sequence[Operation], rows: int, position
 
     rows: R of the operations. positions: tokens that a row attends over, its own tokens or the tokens of its source.
     """
-    return sum((_of(program, each, rows, positions) for each in operations), Counts())
+    return sum((_count_one(program, operation, rows, positions) for operation in operations), Counts())
 
 
-def _of(program: Program, operation: Operation, rows: int, positions: int) -> Counts:
+def _count_one(program: Program, operation: Operation, rows: int, positions: int) -> Counts:
     if isinstance(operation, Embed):
         place = program.tensors[operation.table]
         return Counts(1, rows * place.shape[1] * BYTES[place.type])
@@ -127,8 +127,8 @@ def _of(program: Program, operation: Operation, rows: int, positions: int) -> Co
 
 def _product(program: Program, product: Product, rows: int) -> Counts:
     size = sum(program.tensors[matrix.weight].bytes for matrix in product.matrices)
-    found = rows * product.inputs * product.outputs
-    return Counts(0, size, 0, found) if product.range else Counts(0, size, found)
+    multiplications = rows * product.inputs * product.outputs
+    return Counts(0, size, 0, multiplications) if product.range else Counts(0, size, multiplications)
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,6 @@ def request_ms(program: Program, request: Request, speed: Speed) -> float:
     tokens = request.sentences * request.source
     rows = request.sentences * request.beam
     once = speed.seconds(count(program, program.encode, tokens, request.source))
-    each = speed.seconds(count(program, program.step, rows, (request.source + request.target) // 2))
+    step = speed.seconds(count(program, program.step, rows, (request.source + request.target) // 2))
     beside = (1 + request.target) * speed.step_s + request.target * rows * speed.row_s
-    return 1000.0 * (once + request.target * each + beside)
+    return 1000.0 * (once + request.target * step + beside)

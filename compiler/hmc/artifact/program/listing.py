@@ -33,24 +33,24 @@ def describe(program: Program, arch: Architecture) -> Iterator[str]:
         ("encode, once a sentence", program.encode, arch.encoder_layers, 1),
         ("step, once a token", program.step, arch.decoder_layers, 2),
     )
-    products = (each.product for each in program.step if isinstance(each, FusedLinear | TopCandidates))
+    products = (operation.product for operation in program.step if isinstance(operation, FusedLinear | TopCandidates))
     quantised = any(product is not None and product.range is not None for product in products)
     for name, operations, layers, attentions in lists:
-        heads = sum(each.heads for each in operations if isinstance(each, AttendEncoder | AttendSelf | AttendSource))
+        attending = [x for x in operations if isinstance(x, AttendEncoder | AttendSelf | AttendSource)]
+        open_heads = sum(attention.heads for attention in attending)
+        neurons = 0
+        for operation in operations:
+            if isinstance(operation, FusedLinear) and operation.activation and operation.product is not None:
+                neurons += operation.product.outputs
         yield (
-            f"{name}: {len(operations)} operations, {heads} of {layers * attentions * arch.heads} heads, "
-            f"{_neurons(operations)} of {layers * arch.ffn_dim} neurons{', int8' if quantised else ''}"
+            f"{name}: {len(operations)} operations, {open_heads} of {layers * attentions * arch.heads} heads, "
+            f"{neurons} of {layers * arch.ffn_dim} neurons{', int8' if quantised else ''}"
         )
         above = ""
         for line in _lines(operations):
             label = _label(line[-1])
             yield f"  {label:<18} {' → '.join(_described(line, above, arch, quantised=quantised))}".rstrip()
             above = _output(line[-1])
-
-
-def _neurons(operations: Sequence[Operation]) -> int:
-    inner = (each.product for each in operations if isinstance(each, FusedLinear) and each.activation)
-    return sum(product.outputs for product in inner if product is not None)
 
 
 def _lines(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
@@ -123,8 +123,8 @@ def _entry(operation: FusedLinear, above: str) -> Iterator[str]:
     elif name is not None:
         yield "norm"
     else:
-        made = "" if operation.norm.output is None else f"{operation.norm.output} = "
-        yield f"{made}norm({value})"
+        assigned = "" if operation.norm.output is None else f"{operation.norm.output} = "
+        yield f"{assigned}norm({value})"
 
 
 def _heads(operation: AttendEncoder | AttendSelf | AttendSource, arch: Architecture) -> str:
@@ -138,5 +138,5 @@ def _matrix(product: Product) -> str:
     return f"W[{product.inputs}, {product.outputs}]"
 
 
-def _marked(found: Range | None, quantised: bool) -> str:
-    return " in fp32" if quantised and found is None else ""
+def _marked(scale_range: Range | None, quantised: bool) -> str:
+    return " in fp32" if quantised and scale_range is None else ""

@@ -62,7 +62,8 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
             for file in new.rglob("*"):
                 if file.is_file():
                     file.chmod(mode & 0o666)
-                    _sync(file)
+                    with file.open("rb") as handle:
+                        os.fsync(handle.fileno())
                 elif file.is_dir() and not file.is_symlink():
                     file.chmod(mode)
         check_replaceable(named, form)  # the work may have taken hours
@@ -97,17 +98,17 @@ def digest_problems(folder: Path, names: Collection[str] | None = None) -> list[
         if names is not None and name not in names:
             continue
         try:
-            found = sha256_file(folder / name)
+            actual = sha256_file(folder / name)
         except FileNotFoundError:
             problems.append(f"{name} is missing")
         except OSError as error:
             problems.append(f"{name} cannot be read: {error.strerror}")
         else:
-            if found != digest and is_pointer(folder / name):
+            if actual != digest and is_pointer(folder / name):
                 problems.append(f"{name} {IS_POINTER}")
-            elif found != digest:
+            elif actual != digest:
                 problems.append(
-                    f"{name} is not as it was written: its sha256 is {found[:12]}…, not {str(digest)[:12]}… (if you "
+                    f"{name} is not as it was written: its sha256 is {actual[:12]}…, not {str(digest)[:12]}… (if you "
                     f"changed it yourself, delete {DIGESTS})"
                 )
     return problems
@@ -208,8 +209,8 @@ def _locked_folder(path: Path) -> tuple[Path, int]:
 def _remove_leftovers(path: Path) -> None:
     """Removes the working directories of killed processes. A directory that they had moved aside is moved back."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(SUFFIX)}")
-    found = [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)] if path.parent.is_dir() else []
-    for work in found:
+    leftovers = [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)] if path.parent.is_dir() else []
+    for work in leftovers:
         with suppress(OSError):  # already removed, or owned by another user
             handle = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -261,11 +262,6 @@ def errors_name(path: Path, work: Path | None = None) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
-def _sync(file: Path) -> None:
-    with file.open("rb") as handle:
-        os.fsync(handle.fileno())
-
-
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with path.open("rb") as handle:
@@ -308,9 +304,9 @@ def sha256_remembered(files: Collection[Path], memory: Path) -> dict[Path, str]:
 _known: dict[str, tuple[tuple[int, ...], str]] = {}
 
 
-def _state(found: os.stat_result) -> tuple[int, ...]:
+def _state(status: os.stat_result) -> tuple[int, ...]:
     """Properties of a file; a write to the file changes at least one of them."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def exchange(first: Path, second: Path) -> bool:

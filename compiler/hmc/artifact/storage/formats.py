@@ -48,17 +48,17 @@ class Format:
         content = self._marker_content(folder)
         known = {self.marker, *self.files(content)} if content is not None else {self.marker}
         known |= {DIGESTS} if self.digests else set()
-        found = _unknown(folder, known)
-        if content is not None and not found:
+        unknown = _unknown(folder, known)
+        if content is not None and not unknown:
             return None
         if not (folder / self.marker).is_file():
-            return f"holds other files and no {self.marker} ({listed(found)})" if found else None
+            return f"holds other files and no {self.marker} ({listed(unknown)})" if unknown else None
         if content is None:
             _, problems = read_json(folder / self.marker)
             if problems:
                 return f"holds a file that is damaged, or does not belong to {self.name}: {problems[0]}"
             return f"holds a {self.marker} that does not belong to {self.name}"
-        return f"holds files that do not belong to {self.name}: {listed(found)}"
+        return f"holds files that do not belong to {self.name}: {listed(unknown)}"
 
     def _marker_content(self, folder: Path) -> dict[str, Any] | None:
         content, problems = read_json(folder / self.marker)
@@ -104,13 +104,13 @@ def _unknown(folder: Path, known: Iterable[str]) -> list[str]:
     """Paths in `folder` that are not `known`. A subdirectory without known files is one path that ends in `/`."""
     files = {PurePosixPath(name) for name in known}
     folders = {parent for file in files for parent in file.parents}
-    found = []
+    unknown = []
     for place, below, names in os.walk(folder):
         here = PurePosixPath(Path(place).relative_to(folder).as_posix())
-        found += [f"{here / name}/" for name in below if here / name not in folders]
+        unknown += [f"{here / name}/" for name in below if here / name not in folders]
         below[:] = [name for name in below if here / name in folders]
-        found += [str(here / name) for name in names if here / name not in files and not IGNORED.fullmatch(name)]
-    return sorted(found)
+        unknown += [str(here / name) for name in names if here / name not in files and not IGNORED.fullmatch(name)]
+    return sorted(unknown)
 
 
 def listed(names: list[str]) -> str:
@@ -122,7 +122,7 @@ def listed(names: list[str]) -> str:
 def mistaken(path: Path, wanted: Literal["bundle", "checkpoint"]) -> tuple[str, str] | None:
     """Describes what `path` is, if it is not the bundle or checkpoint that is wanted, and what to do. None for a
     directory of the wanted kind, which may be damaged, and for a directory without any sign of another kind."""
-    given = shlex.quote(str(path))
+    quoted = shlex.quote(str(path))
     writers = "`hmc compile`" if wanted == "bundle" else "`hmc train`, `hmc prune` or `hmc import`"
     if not path.exists():
         return (
@@ -135,16 +135,16 @@ def mistaken(path: Path, wanted: Literal["bundle", "checkpoint"]) -> tuple[str, 
     if kind == "bundle" and wanted == "checkpoint":
         return (
             "it is a bundle, and not a checkpoint",
-            f"Serve it with `hmc serve {given}`, or give the checkpoint from which it was compiled.",
+            f"Serve it with `hmc serve {quoted}`, or give the checkpoint from which it was compiled.",
         )
     if kind == "checkpoint" and wanted == "bundle":
-        return "it is a checkpoint", f"Compile it with `hmc compile {given} -o BUNDLE`, and give BUNDLE here."
+        return "it is a checkpoint", f"Compile it with `hmc compile {quoted} -o BUNDLE`, and give BUNDLE here."
     if kind == "model" and wanted == "bundle":
-        return "it is a model of another program", f"`hmc up {given}` imports, compiles and serves it."
+        return "it is a model of another program", f"`hmc up {quoted}` imports, compiles and serves it."
     if kind == "model":
         return (
             "it is a model of another program",
-            f"Read it with `hmc import {given} --out CKPT`, and give CKPT here.",
+            f"Read it with `hmc import {quoted} --out CKPT`, and give CKPT here.",
         )
     inside = sorted(entry for entry in path.iterdir() if entry.is_dir() and _kind_of(entry) == wanted)
     if kind is None and inside:

@@ -59,16 +59,16 @@ def _read_several(folder: Path, index: str, read_pickled: ReadPickled | None) ->
         return {}, [f"{problem}; copy or download it again" for problem in problems]
     tensors: Arrays = {}
     for file in files:
-        found, wrong = _read_file(folder / file, read_pickled)
+        arrays, wrong = _read_file(folder / file, read_pickled)
         problems += wrong
         if wrong:
             continue
         expected = {name for name, place in places.items() if place == file}
-        if absent := sorted(expected - found.keys()):
+        if absent := sorted(expected - arrays.keys()):
             problems.append(f"{index} says that {file} holds {listed(absent)}, and it does not")
-        if unknown := sorted(found.keys() - expected):
+        if unknown := sorted(arrays.keys() - expected):
             problems.append(f"{file} holds {listed(unknown)}, and {index} does not say so")
-        tensors |= found
+        tensors |= arrays
     return (tensors, []) if not problems else ({}, problems)
 
 

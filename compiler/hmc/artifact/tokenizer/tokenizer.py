@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import sentencepiece
@@ -154,9 +155,9 @@ def joint_problems(model: bytes, arch: Architecture) -> list[str]:
     if tokenizer.size != arch.vocab_size:
         problems.append(f"{TOKENIZER} has {tokenizer.size} pieces, the model's vocabulary has {arch.vocab_size}")
     return problems + [
-        f"{TOKENIZER} has its {name[:-3]} piece at {found}, the model's {name} is {getattr(arch, name)}"
-        for name, found in (("eos_id", tokenizer.eos_id), ("unk_id", tokenizer.unk_id), ("pad_id", tokenizer.pad_id))
-        if found >= 0 and found != getattr(arch, name)
+        f"{TOKENIZER} has its {name[:-3]} piece at {piece_id}, the model's {name} is {getattr(arch, name)}"
+        for name, piece_id in (("eos_id", tokenizer.eos_id), ("unk_id", tokenizer.unk_id), ("pad_id", tokenizer.pad_id))
+        if piece_id >= 0 and piece_id != getattr(arch, name)
     ]
 
 
@@ -170,7 +171,7 @@ class MarianTokenizer:
     def __init__(self, files: MarianFiles) -> None:
         """Raises InvalidArtifactError when a model or the vocabulary cannot be read."""
         parsed = [parse_vocabulary(content, name) for name, content in files.vocabularies().items()]
-        problems = [problem for _, problems in parsed for problem in problems]
+        problems = list(chain.from_iterable(wrong for _, wrong in parsed))
         if problems := problems or special_problems([vocabulary for vocabulary, _ in parsed]):
             raise InvalidArtifactError("tokenizer", problems, FIX)
         self._source = load_pieces(files.source, SOURCE)

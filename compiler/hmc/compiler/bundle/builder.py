@@ -156,7 +156,7 @@ class BundleBuilder:
     def discard(self, name: str) -> None:
         """Removes a level, and every file that no other level needs."""
         removed = self.levels.pop(name)
-        needed = {file for level in self.levels.values() for file in level.files}
+        needed = set[str]().union(*(level.files for level in self.levels.values()))
         for file in removed.files.keys() - needed:
             (self.folder / file).unlink()
         shutil.rmtree(self.folder / name)

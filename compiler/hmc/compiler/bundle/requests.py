@@ -54,12 +54,16 @@ class LevelRequest:
         """Name of its level in `precision`. with_shortlist: the level has vocabulary shortlists."""
         arch = checkpoint.architecture
         target = self.target_heads
-        heads = target.name if isinstance(target, HeadBudget) else f"h{layout.total}"
-        heads = "" if layout.total == arch.full_layout().total else heads
+        if layout.total == arch.full_layout().total:
+            heads_name = ""
+        elif isinstance(target, HeadBudget):
+            heads_name = target.name
+        else:
+            heads_name = f"h{layout.total}"
         neurons = "" if checkpoint.ffn_widths == arch.full_ffn() else f"f{checkpoint.ffn_widths.total}"
         layers = arch.encoder_layers + arch.decoder_layers - checkpoint.removed_layers.total
-        left = f"l{layers}" if checkpoint.removed_layers else ""
-        name = self.name or f"{heads}{neurons}{left}" or "full"
+        depth = f"l{layers}" if checkpoint.removed_layers else ""
+        name = self.name or f"{heads_name}{neurons}{depth}" or "full"
         return name + ("" if precision == "fp32" else f"-{precision}") + ("-shortlist" if with_shortlist else "")
 
 
@@ -99,7 +103,7 @@ def read_calibration(path: Path) -> list[str]:
     Later lines are not read, so a corpus of many gigabytes costs no more than its first lines. Raises
     InvalidRequestError for a file that is missing, damaged or not UTF-8 up to there, or that has no such line.
     """
-    found = list(islice((line for line in text_lines(path) if line.strip()), LINES))
-    if not found:
+    sentences = list(islice((line for line in text_lines(path) if line.strip()), LINES))
+    if not sentences:
         raise InvalidRequestError(f"{path}: holds no sentence; give one sentence a line")
-    return found
+    return sentences

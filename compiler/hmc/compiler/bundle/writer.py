@@ -65,11 +65,12 @@ def checkpoints_of(requests: Sequence[LevelRequest]) -> list[Path]:
 
 def forms(precisions: Sequence[Precision], shortlist: ShortlistText | None) -> list[tuple[Precision, bool]]:
     """The forms of a level, (precision, with shortlists): each precision, and its twin where there is text for one."""
-    return [
-        (precision, with_shortlist)
-        for precision in precisions
-        for with_shortlist in ((False, True) if shortlist and PRECISIONS[precision].shortlists else (False,))
-    ]
+    chosen: list[tuple[Precision, bool]] = []
+    for precision in precisions:
+        chosen.append((precision, False))
+        if shortlist and PRECISIONS[precision].shortlists:
+            chosen.append((precision, True))
+    return chosen
 
 
 def progress_steps(requests: int, precisions: Sequence[Precision], *, shortlist: bool = False) -> int:
@@ -92,6 +93,6 @@ class TrialBuilder(BundleBuilder):
         folder = next(iter(self._sources.values())).folder
         some = Sentences(self._sentences.probe, self._sentences.calibration[:PROBE_SENTENCES])
         self.progress(f"{name}: compile")
-        chosen = ChosenLevel(name, LevelSource.given(model, folder), model.layout, precision, None)
+        chosen = ChosenLevel(name, LevelSource.from_checkpoint(model, folder), model.layout, precision, None)
         self.levels[name] = compile_trial(chosen, some, fp32_layers)
         return self.levels[name]

@@ -73,12 +73,12 @@ class _Limits:
     """The smallest and the largest value of every tapped tensor."""
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[float, float]] = {}
+        self.limits: dict[str, tuple[float, float]] = {}
 
     def __call__(self, name: str, value: npt.NDArray[np.float32]) -> None:
         if value.size:
-            low, high = self.found.get(name, (0.0, 0.0))  # a range includes 0, so that 0 is exact
-            self.found[name] = min(low, float(value.min())), max(high, float(value.max()))
+            low, high = self.limits.get(name, (0.0, 0.0))  # a range includes 0, so that 0 is exact
+            self.limits[name] = min(low, float(value.min())), max(high, float(value.max()))
 
 
 class Histogram:
@@ -115,17 +115,17 @@ class _Histograms:
     """A histogram of every tapped tensor, of a deterministic sample of its values."""
 
     def __init__(self, limits: _Limits) -> None:
-        self.found = {name: Histogram(low, high) for name, (low, high) in limits.found.items()}
+        self.histograms = {name: Histogram(low, high) for name, (low, high) in limits.limits.items()}
 
     def __call__(self, name: str, value: npt.NDArray[np.float32]) -> None:
         flat = value.reshape(-1)
         if len(flat):
             picked = flat[:: max(1, len(flat) // KEPT_PER_CALL)]
-            self.found[name].add(np.concatenate([picked, [flat.min(), flat.max()]]))
+            self.histograms[name].add(np.concatenate([picked, [flat.min(), flat.max()]]))
 
     def ranges(self) -> dict[str, ActivationRange]:
         """The range of every tensor."""
-        return {name.removeprefix("tap."): fit_range(histogram) for name, histogram in self.found.items()}
+        return {name.removeprefix("tap."): fit_range(histogram) for name, histogram in self.histograms.items()}
 
 
 def fit_range(histogram: Histogram) -> ActivationRange:

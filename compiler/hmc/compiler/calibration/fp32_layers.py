@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from hmc.artifact.rounding import ceil_div
 from hmc.compiler.calibration.calibrate import Calibration, CalibrationLinears
 from hmc.compiler.checks.runner import GraphRunner, batches
 from hmc.compiler.derived import Array, DerivedArrays
@@ -58,9 +59,9 @@ def choose_fp32_layers(
     def change(ranges: Ranges) -> float:
         linears = Int8Linears(ranges, derived=derived)
         runner = GraphRunner.author(model.arch, model.layout, model.tensors, linears)
-        found = float(np.abs(runner.target_scores(sources, targets) - calibration.scores).mean())
+        difference = float(np.abs(runner.target_scores(sources, targets) - calibration.scores).mean())
         runner.close()
-        return found if np.isfinite(found) else np.inf
+        return difference if np.isfinite(difference) else np.inf
 
     if (all_int8 := change(calibration.ranges)) <= TOLERANCE:
         return Quantization(calibration.ranges, (), all_int8)
@@ -119,43 +120,47 @@ def _rounding_errors(model: SlimModel, calibration: Calibration, derived: Derive
     gives rows once, of the decoder's at every step."""
     arch = model.arch
     ranges = calibration.ranges
-    sources = calibration.sources[:: -(-len(calibration.sources) // SENTENCES)]
+    sources = calibration.sources[:: ceil_div(len(calibration.sources), SENTENCES)]
     slices = list(batches(sources))
     rows: dict[str, list[npt.NDArray[np.float32]]] = {}
     linears = _RowLinears(derived=derived)
     runner = GraphRunner.author(arch, model.layout, model.tensors, linears)
     for number, part in enumerate(slices, 1):
         sentences = part.stop - part.start
-        most = number * ROWS // len(slices)
+        quota = number * ROWS // len(slices)
 
-        def tap(name: str, value: npt.NDArray[np.float32], sentences: int = sentences, most: int = most) -> None:
+        def tap(name: str, value: npt.NDArray[np.float32], sentences: int = sentences, quota: int = quota) -> None:
             kept = rows.setdefault(name.removeprefix("tap."), [])
-            left = most - sum(map(len, kept))
-            wanted = left if len(value) > sentences else min(left, max(1, ROWS // len(slices) // STEPS))
+            wanted = quota - sum(map(len, kept))
+            of_decoder = len(value) <= sentences
+            if of_decoder:
+                wanted = min(wanted, max(1, ROWS // len(slices) // STEPS))
             if len(value) and wanted > 0:
-                kept.append(value[:: -(-len(value) // wanted)])
+                kept.append(value[:: ceil_div(len(value), wanted)])
 
         runner.greedy(sources[part], min(STEPS, arch.max_positions - 1), tap)
     runner.close()
     met = {name: np.concatenate(values) for name, values in rows.items()}
     errors = {
-        name: _of_linear(met[name], linears.weights[name], ranges[name], derived)
+        name: _linear_error(met[name], linears.weights[name], ranges[name], derived)
         for name in met
         if name in linears.weights
     }
     for layer in {_attention(name) for name in met} - {None}:
         parts = {part: met[f"{layer}.{part}"].reshape(-1, arch.head_dim) for part in PARTS}
-        errors[str(layer)] = _of_attention(parts, {part: ranges[f"{layer}.{part}"] for part in PARTS})
+        errors[str(layer)] = _attention_error(parts, {part: ranges[f"{layer}.{part}"] for part in PARTS})
     return errors
 
 
-def _of_linear(x: npt.NDArray[np.float32], weight: Array, found: ActivationRange, derived: DerivedArrays) -> float:
+def _linear_error(
+    x: npt.NDArray[np.float32], weight: Array, input_range: ActivationRange, derived: DerivedArrays
+) -> float:
     """x `[N, in]`, weight `[out, in]`."""
-    integers, scales = derived.of(quantize_columns, weight)
-    return _share_of_variance(found.rounded(x) @ (integers * scales), x @ weight.T.astype(np.float32))
+    integers, scales = derived.get(quantize_columns, weight)
+    return _share_of_variance(input_range.rounded(x) @ (integers * scales), x @ weight.T.astype(np.float32))
 
 
-def _of_attention(parts: dict[str, npt.NDArray[np.float32]], ranges: Ranges) -> float:
+def _attention_error(parts: dict[str, npt.NDArray[np.float32]], ranges: Ranges) -> float:
     """parts: queries, keys and values `[N, D]` of any heads. The larger error: that of q kᵀ, or that of the values."""
     query, key, value = (parts[part][:ROWS] for part in PARTS)
     rounded = {part: ranges[part].rounded(parts[part][:ROWS]) for part in PARTS}

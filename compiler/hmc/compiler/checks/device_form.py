@@ -31,20 +31,20 @@ def slot_problems(encoder: OpenGraph, source: npt.NDArray[np.int32], lengths: np
         return []
     count, width = source.shape
     slots = np.random.default_rng(0).permutation(count + SPARE)[:count]
-    given: Arrays = {"source": source, "source_lengths": lengths}
-    alone = encoder.run({**given, **own_slots(encoder, count, width)})
+    sentences: Arrays = {"source": source, "source_lengths": lengths}
+    alone = encoder.run({**sentences, **own_slots(encoder, count, width)})
     last_twice = [*range(count), count - 1]
-    feeds = {name: value[last_twice] for name, value in {**given, "slots": slots[:, None]}.items()}
+    feeds = {name: value[last_twice] for name, value in {**sentences, "slots": slots[:, None]}.items()}
     for name, cache in encoder.empty("cross_", B=count + SPARE, S=width + SPARE).items():
         feeds[name] = np.full_like(cache, DIRTY)
     problems = []
-    for name, found in encoder.run(feeds).items():
-        others = np.setdiff1d(np.arange(len(found)), slots)
-        if not np.allclose(found[slots, :, :width], alone[name], rtol=0, atol=_rounding(alone[name])):
+    for name, written in encoder.run(feeds).items():
+        others = np.setdiff1d(np.arange(len(written)), slots)
+        if not np.allclose(written[slots, :, :width], alone[name], rtol=0, atol=_rounding(alone[name])):
             problems.append(f"encoder: {name} depends on the slots of the sentences")
-        if found[slots, :, width:].any():
+        if written[slots, :, width:].any():
             problems.append(f"encoder: {name} is not 0 after the sentences")
-        if not (found[others] == DIRTY).all():
+        if not (written[others] == DIRTY).all():
             problems.append(f"encoder: {name} changes slots of other sentences")
     return problems
 
@@ -109,12 +109,12 @@ def _plain_scores(
     flat = tokens.reshape(-1, steps)
     of_rows = {name: value.repeat(tokens.shape[1], axis=0) for name, value in cross.items()}
     cache = runner.empty_cache(len(flat), steps)
-    given = {"candidates": np.array([runner.arch.vocab_size])}
+    inputs = {"candidates": np.array([runner.arch.vocab_size])}
     last = runner.first_tokens(len(flat))
     own = []
     best = []
     for position in range(steps):
-        out = runner.step(last, position, of_rows, cache, given)
+        out = runner.step(last, position, of_rows, cache, inputs)
         scores = np.full_like(out["scores"], -np.inf)
         np.put_along_axis(scores, out["ids"], out["scores"], axis=1)
         scores[:, [runner.arch.pad_id, runner.arch.eos_id]] = -np.inf

@@ -31,7 +31,9 @@ class UnsafeGraphError(HmcError):
 
 def check_in_place(model: ir.Model, name: str) -> None:
     """Raises UnsafeGraphError, which names every unsafe pair of `model`. name: what messages call the graph."""
-    problems = [problem for output, given in pairs(model.graph) for problem in _problems(output, given)]
+    problems: list[str] = []
+    for output, reused in pairs(model.graph):
+        problems += _problems(output, reused)
     if problems:
         raise UnsafeGraphError(f"{name}: {'; '.join(problems)}; this is a defect of the compiler, please report it")
 
@@ -42,23 +44,23 @@ def pairs(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.Value]]:
     for output in graph.outputs:
         for prefix, of in PAIRS:
             name = output.name or ""
-            if name.startswith(prefix) and (given := inputs.get(of + name.removeprefix(prefix))) is not None:
-                yield output, given
+            if name.startswith(prefix) and (reused := inputs.get(of + name.removeprefix(prefix))) is not None:
+                yield output, reused
 
 
-def _problems(output: ir.Value, given: ir.Value) -> Iterator[str]:
+def _problems(output: ir.Value, reused: ir.Value) -> Iterator[str]:
     writer = output.producer()
     if writer is None:
-        if output is not given:
+        if output is not reused:
             yield f"{output.name} is no result of the graph"
         return
     before = _ancestors(writer)
-    for reader, value, index in _readers(given):
+    for reader, value, index in _readers(reused):
         if reader in before or (reader is writer and _reads_first(writer, index, value, output)):
             continue
         yield (
-            f"{output.name} would be written by {writer.name} ({writer.op_type}) onto {given.name} while {reader.name} "
-            f"({reader.op_type}) may still read it"
+            f"{output.name} would be written by {writer.name} ({writer.op_type}) onto {reused.name} while "
+            f"{reader.name} ({reader.op_type}) may still read it"
         )
 
 
@@ -86,12 +88,12 @@ def _reads_first(writer: ir.Node, index: int, value: ir.Value, output: ir.Value)
 
 def _ancestors(node: ir.Node) -> set[ir.Node]:
     """All nodes that have run before `node`."""
-    found: set[ir.Node] = set()
+    ancestors: set[ir.Node] = set()
     waiting = [node]
     while waiting:
         for value in waiting.pop().inputs:
             producer = value.producer() if value is not None else None
-            if producer is not None and producer not in found:
-                found.add(producer)
+            if producer is not None and producer not in ancestors:
+                ancestors.add(producer)
                 waiting.append(producer)
-    return found
+    return ancestors

@@ -42,14 +42,14 @@ def check_parity(
     runner = GraphRunner.author(slim.arch, slim.layout, slim.tensors, linears)
     targets, reached = runner.greedy_log_probs(sentences, limit)
     runner.close()  # before the next one is opened
-    found = [_difference(scores, scores, targets, position) for position, scores in enumerate(reached)]
+    differences = [_difference(scores, scores, targets, position) for position, scores in enumerate(reached)]
     if slim.layout != layout or slim.arch != arch or slim.reordered:
         masked = masked_tensors(checkpoint.tensors, arch, layout, slim.layout)
         runner = GraphRunner.author(arch, layout, masked, linears)
         steps = enumerate(zip(reached, runner.log_probs_by_step(sentences, targets, once=True), strict=True))
-        found = [_difference(scores, expected, targets, position) for position, (scores, expected) in steps]
+        differences = [_difference(scores, expected, targets, position) for position, (scores, expected) in steps]
         runner.close()
-    worst = float(np.max(found))  # NaN if one of them is
+    worst = float(np.max(differences))  # NaN if one of them is
     if not worst <= TOLERANCE:
         raise ParityError(
             f"slim and masked graphs differ by {worst:.2e} in log-probability (allowed {TOLERANCE:.0e}); "

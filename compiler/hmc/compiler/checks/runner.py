@@ -54,12 +54,14 @@ class GraphRunner:
         """Writes both graphs."""
         encoder = None
         if any(layout.cross):
-            encoder = OpenGraph.of(author_encoder(arch, layout, tensors, linears, device_form=device_form).model({}))
+            encoder = OpenGraph.from_model(
+                author_encoder(arch, layout, tensors, linears, device_form=device_form).model({})
+            )
         decoder = author_decoder(arch, layout, tensors, linears, variant=variant, device_form=device_form)
-        return cls(arch, layout, encoder, OpenGraph.of(decoder.model({})))
+        return cls(arch, layout, encoder, OpenGraph.from_model(decoder.model({})))
 
     @classmethod
-    def of_level(
+    def for_level(
         cls, arch: Architecture, layout: HeadLayout, bundle: Path, level: str, variant: Variant | None = None
     ) -> GraphRunner:
         """The graphs of a level as they are on disk, with one of its decoders."""
@@ -116,12 +118,12 @@ class GraphRunner:
         position: int,
         cross: Arrays,
         cache: Arrays,
-        given: Arrays,
+        inputs: Arrays,
         tap: Tap | None = None,
     ) -> Arrays:
         """One decoder step of all rows. Returns all outputs, and updates `cache`.
 
-        given: inputs beside the tokens, the caches and what `encode` returned. All other inputs have neutral values:
+        inputs: those beside the tokens, the caches and what `encode` returned. All other inputs have neutral values:
         one candidate, no penalty, only padding banned, temperature 1.
         """
         rows = len(tokens)
@@ -139,7 +141,7 @@ class GraphRunner:
             **{name: v.repeat(rows, 0) if name in LISTED else v for name, v in self.listed.items()},
             **cross,
             **cache,
-            **given,
+            **inputs,
         }
         out = self.decoder.run(feeds)
         for name, value in out.items():
@@ -227,7 +229,7 @@ class GraphRunner:
     ) -> tuple[list[list[int]], list[npt.NDArray[np.float32]]]:
         """Translations; and the scores of each step, of all tokens by their ids where there are as many candidates."""
         arch = self.arch
-        given = {"candidates": np.array([candidates])}
+        inputs = {"candidates": np.array([candidates])}
         steps = []
         cache = self.empty_cache(rows, max_length)
         tokens = self.first_tokens(rows)
@@ -236,7 +238,7 @@ class GraphRunner:
         for position in range(max_length):
             alive = running.copy()
             step_tap = (lambda name, value, alive=alive: tap(name, value[alive])) if tap else None
-            out = self.step(tokens, position, cross, cache, given, step_tap)
+            out = self.step(tokens, position, cross, cache, inputs, step_tap)
             steps.append(by_token(out) if candidates == arch.vocab_size else out["scores"])
             ids = out["ids"]
             tokens = np.where(ids[:, 0] == arch.pad_id, ids[:, 1], ids[:, 0]).astype(np.int32)

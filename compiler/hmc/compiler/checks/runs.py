@@ -58,7 +58,7 @@ def check_runs(arch: Architecture, level: Level, bundle: Path, sentences: Ids) -
     traits = PRECISIONS[level.precision]
     same = SAME[traits.floats]
     try:
-        runner = GraphRunner.of_level(arch, layout, bundle, level.name)
+        runner = GraphRunner.for_level(arch, layout, bundle, level.name)
         cross = runner.encode(sentences)
         slots = slot_problems(runner.encoder, *runner.padded(sentences)) if runner.encoder else []
         targets = runner.greedy(sentences, min(STEPS, arch.max_positions - 1))
@@ -93,11 +93,11 @@ def _along(runner: GraphRunner, cross: Arrays, targets: Ids) -> list[Arrays]:
     """All outputs of the decoder at each position of `targets`, with every token as a candidate."""
     rows = len(targets)
     cache = runner.empty_cache(rows, max(map(len, targets)))
-    given = {"candidates": np.array([runner.arch.vocab_size]), "uniforms": np.full(rows, UNIFORM, np.float32)}
+    inputs = {"candidates": np.array([runner.arch.vocab_size]), "uniforms": np.full(rows, UNIFORM, np.float32)}
     tokens = runner.first_tokens(rows)
     outputs = []
     for position in range(max(map(len, targets))):
-        outputs.append(runner.step(tokens, position, cross, cache, given))
+        outputs.append(runner.step(tokens, position, cross, cache, inputs))
         tokens = runner.tokens_at(targets, position)
     return outputs
 
@@ -157,11 +157,11 @@ def _check_sampling(
     expected = np.exp(own.astype(np.float64))
     expected[..., arch.pad_id] = 0  # banned
     expected /= expected.sum(axis=-1, keepdims=True)
-    found = np.empty_like(own)
+    shares = np.empty_like(own)
     np.put_along_axis(
-        found, np.stack([out["ids"] for out in outputs]), np.stack([out["weights"] for out in outputs]), -1
+        shares, np.stack([out["ids"] for out in outputs]), np.stack([out["weights"] for out in outputs]), -1
     )
-    if not np.abs(found - expected).max() <= PROBABILITY:
+    if not np.abs(shares - expected).max() <= PROBABILITY:
         problems.append("decoder 'sampling': its probabilities are not the softmax of its scores")
     sampled = np.stack([out["sampled"] for out in outputs])[..., None]  # [T, R, 1]
     scores = np.stack([out["sampled_scores"] for out in outputs])

@@ -62,10 +62,10 @@ class OpenGraph:
         return session
 
     @classmethod
-    def of(cls, model: ir.Model) -> OpenGraph:
+    def from_model(cls, model: ir.Model) -> OpenGraph:
         """A graph that was just written; the model is not usable afterwards."""
-        found = in_memory(model)
-        return cls(found.graph, weights=found.weights)
+        file = in_memory(model)
+        return cls(file.graph, weights=file.weights)
 
     @classmethod
     def read(cls, bundle: Path, name: str) -> OpenGraph:

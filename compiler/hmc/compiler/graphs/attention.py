@@ -43,16 +43,16 @@ class NodeAttention:
         g = a.g
         dim = a.arch.head_dim
         attention = a.arch.attention("decoder_self", layer)
-        heads = a.heads("decoder_self", layer)
-        visible = self.visible.of(heads)
+        heads = a.open_heads("decoder_self", layer)
+        visible = self.visible.with_heads(heads)
         qkv = a.tree_projections(a.entry(x, attention.norm), attention)
         qkv = g.op("Reshape", [qkv, visible.shape(g, 3 * heads, dim)])
         query, *new = g.op("Split", [qkv], outputs=3, axis=2, num_outputs=3)  # [B, k, H, D] each
         kept = []
-        for part, each in zip(("key", "value"), new, strict=True):
+        for part, value in zip(("key", "value"), new, strict=True):
             dtype = a.linears.cache_dtype(attention, part)
             past = g.input(f"past_{part}_{layer}", dtype, ["B", heads, "N", dim])
-            present = g.op("ScatterND", [past, self._places_of(heads), a.linears.cached(g, attention, part, each)])
+            present = g.op("ScatterND", [past, self._places_of(heads), a.linears.cached(g, attention, part, value)])
             g.output(present, f"present_{part}_{layer}", dtype, ["B", heads, "N", dim])
             kept.append(present)
         y, _ = a.attend(attention, query, kept[0], kept[1], visible)
@@ -91,8 +91,8 @@ class CrossAttention:
         g = a.g
         dim = a.arch.head_dim
         attention = a.arch.attention("cross", layer)
-        heads = a.heads("cross", layer)
-        visible = self.visible.of(heads)
+        heads = a.open_heads("cross", layer)
+        visible = self.visible.with_heads(heads)
         transposed = a.linears.transposed(attention)
         name, places = ("cross_key_turned", (dim, "S")) if transposed else ("cross_key", ("S", dim))
         key = g.input(f"{name}_{layer}", a.linears.cache_dtype(attention, "key"), ["B", heads, *places])
@@ -133,7 +133,7 @@ class RowAttention:
         g = a.g
         dim = a.arch.head_dim
         attention = a.arch.attention("decoder_self", layer)
-        heads = a.heads("decoder_self", layer)
+        heads = a.open_heads("decoder_self", layer)
         scales = a.linears.row_scales(attention)
         dtype = "int8" if scales else a.linears.dtype
         past = [g.input(f"past_{n}_{layer}", dtype, ["R", heads, "T", dim]) for n in ("key", "value")]
@@ -162,7 +162,7 @@ class RowCrossAttention:
         g = a.g
         dim = a.arch.head_dim
         attention = a.arch.attention("cross", layer)
-        heads = a.heads("cross", layer)
+        heads = a.open_heads("cross", layer)
         past = [g.input(f"cross_{n}_{layer}", "int8", ["B", heads, "S", dim]) for n in ("key", "value")]
         read = a.entry(x, attention.norm)
         query = a.linear(read, attention.query)

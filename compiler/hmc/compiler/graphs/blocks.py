@@ -15,7 +15,7 @@ from hmc.artifact.model.ffn import Stack
 from hmc.artifact.model.heads import HeadLayout, Kind
 from hmc.artifact.model.layers import EPSILON, AttentionSpec, FeedForwardSpec, LinearSpec, NormSpec
 from hmc.compiler.derived import Array, stack
-from hmc.compiler.graph import DTYPES, GraphBuilder, of_type
+from hmc.compiler.graph import DTYPES, GraphBuilder, as_type
 from hmc.compiler.precisions.attention import Visible
 from hmc.compiler.precisions.linears import Linears
 
@@ -53,8 +53,8 @@ class Author:
 
     def several(self, x: ir.Value, *layers: LinearSpec) -> Sequence[ir.Value]:
         """The results of the checkpoint's linear layers, each of x, which has one range."""
-        found = {layer.name: (self.tensors[layer.weight], self.tensors[layer.bias]) for layer in layers}
-        return self.linears.several(self.g, joint_name(*layers), x, found)
+        parameters = {layer.name: (self.tensors[layer.weight], self.tensors[layer.bias]) for layer in layers}
+        return self.linears.several(self.g, joint_name(*layers), x, parameters)
 
     def in_type(self, x: ir.Value) -> ir.Value:
         """An fp32 graph input, converted to the graph's type."""
@@ -64,7 +64,7 @@ class Author:
 
     def vector(self, name: str) -> ir.Value:
         """A bias or norm parameter, converted to the graph's type."""
-        return self.g.weight(name, of_type(self.tensors[name], self.linears.dtype))
+        return self.g.weight(name, as_type(self.tensors[name], self.linears.dtype))
 
     def entry(self, x: ir.Value, norm: NormSpec) -> ir.Value:
         """The input of a sub-layer from the states x: LayerNorm(x) if norms come first, else x itself."""
@@ -159,19 +159,19 @@ class Author:
         arch = self.arch
         factor = float(np.sqrt(arch.d_model)) if arch.scale_embedding else 1.0
         rows = self.linears.embedding(self.g, table, ids, self.tensors[table], factor)
-        positions = of_type(arch.positions(), self.linears.dtype)
+        positions = as_type(arch.positions(), self.linears.dtype)
         return self._value("Add", [rows, pick(self.g.weight("positions", positions))])
 
     def layers(self, stack: Stack) -> list[int]:
         """Numbers of the layers that the graph has; the other layers were removed, and return their input."""
         return present_layers(self.arch, stack, self.tensors)
 
-    def heads(self, kind: Kind, layer: int) -> int:
+    def open_heads(self, kind: Kind, layer: int) -> int:
         """Number of open heads of a layer."""
         return len(self.layout[kind][layer])
 
     def _stacked(self, *arrays: Array) -> Array:
-        return self.linears.derived.of(stack, *arrays)
+        return self.linears.derived.get(stack, *arrays)
 
     def _value(self, kind: str, inputs: list[ir.Value], **attributes: Any) -> ir.Value:
         value: ir.Value = self.g.op(kind, inputs, **attributes)

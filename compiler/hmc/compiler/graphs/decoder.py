@@ -90,14 +90,14 @@ def author_decoder(
     if variant == "sampling":
         draw_tokens(g, log_probs, best, shortlist)
     if weights:
-        heads = sum(map(len, layout.cross))
+        open_heads = sum(map(len, layout.cross))
         joint = g.op("Concat", [weights[layer] for layer in sorted(weights)], axis=1)
         rows = (order or layout)["cross"]
         names = [(layer, head) for layer in sorted(weights) for head in rows[layer]]
-        places = sorted(range(heads), key=names.__getitem__)
-        if places != list(range(heads)):
+        places = sorted(range(open_heads), key=names.__getitem__)
+        if places != list(range(open_heads)):
             joint = g.op("Gather", [joint, g.ints(*places)], axis=1)
-        g.output(joint, "attention", "float32", ["B", heads, "k", "S"])
+        g.output(joint, "attention", "float32", ["B", open_heads, "k", "S"])
     return g
 
 
@@ -129,7 +129,7 @@ def best_candidates(g: GraphBuilder, log_probs: ir.Value, shortlist: Shortlist |
     scores, columns = g.op("TopK", [log_probs, candidates], outputs=2)
     g.output(scores, "scores", "float32", ["R", "K"])
     g.output(shortlist.tokens(columns) if shortlist else columns, "ids", "int64", ["R", "K"])
-    g.output(_of_one(g, log_probs, wanted), "wanted_scores", "float32", ["R"])
+    g.output(_pick_column(g, log_probs, wanted), "wanted_scores", "float32", ["R"])
     value: ir.Value = columns
     return value
 
@@ -158,11 +158,11 @@ def draw_tokens(g: GraphBuilder, log_probs: ir.Value, best: ir.Value, shortlist:
     sampled = drawn
     if shortlist:
         sampled = g.op("Squeeze", [shortlist.tokens(g.op("Unsqueeze", [drawn, g.ints(1)])), g.ints(1)])
-    g.output(_of_one(g, log_probs, drawn), "sampled_scores", "float32", ["R"])
+    g.output(_pick_column(g, log_probs, drawn), "sampled_scores", "float32", ["R"])
     g.output(sampled, "sampled", "int64", ["R"])
 
 
-def _of_one(g: GraphBuilder, log_probs: ir.Value, column: ir.Value) -> ir.Value:
+def _pick_column(g: GraphBuilder, log_probs: ir.Value, column: ir.Value) -> ir.Value:
     """log_probs `[R, V]`, column `[R]` → `[R]`."""
     picked = g.op("GatherElements", [log_probs, g.op("Unsqueeze", [column, g.ints(1)])], axis=1)
     value: ir.Value = g.op("Squeeze", [picked, g.ints(1)])

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING
 from hmc.artifact.model.layers import EPSILON, AttentionSpec, FeedForwardSpec, LinearSpec, NormSpec
 from hmc.compiler.derived import Array
-from hmc.compiler.graph import MICROSOFT, of_type
+from hmc.compiler.graph import MICROSOFT, as_type
 from hmc.compiler.graphs.blocks import Author, joint_name
 from hmc.compiler.precisions.attention import Visible, attend_float
 
@@ -40,7 +40,7 @@ class DeviceAuthor(Author):
         bias = tensors[output.bias]
         weight = tensors[output.weight]
         if not full_bias:
-            bias = derived.of(plus_product, bias, weight, tensors[attention.value.bias])
+            bias = derived.get(plus_product, bias, weight, tensors[attention.value.bias])
         y = self.linears.linear(self.g, output.name, y, weight, None)
         return self._add_norm(x, y, attention.norm, output.bias, bias)
 
@@ -55,8 +55,8 @@ class DeviceAuthor(Author):
 
     def complete(self, query: ir.Value, attention: AttentionSpec) -> ir.Value:
         bias = attention.query.bias
-        heads = self.linears.derived.of(by_heads, self.tensors[bias], dim=self.arch.head_dim)
-        return self._value("Add", [query, self._weight(bias, heads)])
+        by_head = self.linears.derived.get(by_heads, self.tensors[bias], dim=self.arch.head_dim)
+        return self._value("Add", [query, self._weight(bias, by_head)])
 
     def tree_projections(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
         """See `Author`: they have no bias yet."""
@@ -75,7 +75,7 @@ class DeviceAuthor(Author):
 
     def query_bias(self, attention: AttentionSpec) -> ir.Value:
         """`[3·H·D]`: the bias of W_Q and zeros, as MultiHeadAttention takes the biases of queries, keys and values."""
-        padded = self.linears.derived.of(then_zeros, self.tensors[attention.query.bias])
+        padded = self.linears.derived.get(then_zeros, self.tensors[attention.query.bias])
         return self._weight(f"{attention.name}.query_bias", padded)
 
     def feed_forward(self, x: ir.Value, feed: FeedForwardSpec) -> ir.Value:
@@ -88,14 +88,14 @@ class DeviceAuthor(Author):
         second = self.tensors[output.weight]
         inner = self._activated(self.products(self.entry(x, feed.norm), inward), inward.name, first)
         if self.arch.activation == "relu":  # it lacks the bias of fc1
-            bias = self.linears.derived.of(plus_product, bias, second, first, dtype=self.linears.dtype)
+            bias = self.linears.derived.get(plus_product, bias, second, first, dtype=self.linears.dtype)
         y = self.linears.linear(self.g, output.name, inner, second, None)
         return self._add_norm(x, y, feed.norm, output.bias, bias)
 
     def _activated(self, x: ir.Value, name: str, bias: Array) -> ir.Value:
         """The activation of x + bias; for relu, without the bias that is added after it."""
         if self.arch.activation == "relu":
-            return self._value("Max", [x, self._weight(f"{name}.floor", self.linears.derived.of(minus, bias))])
+            return self._value("Max", [x, self._weight(f"{name}.floor", self.linears.derived.get(minus, bias))])
         added = self._weight(f"{name}.bias", bias)
         if self.arch.activation == "gelu":
             return self._value("BiasGelu", [x, added], domain=MICROSOFT)
@@ -108,7 +108,7 @@ class DeviceAuthor(Author):
 
     def embed(self, ids: ir.Value, table: str, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
         rows = self.g.op("Gather", [self._weight(table, self._table(table)), ids], axis=0)
-        positions = of_type(self.arch.positions(), self.linears.dtype)
+        positions = as_type(self.arch.positions(), self.linears.dtype)
         return self._value("Add", [rows, pick(self.g.weight("positions", positions))])
 
     def output_projection(self, x: ir.Value) -> ir.Value:
@@ -120,7 +120,7 @@ class DeviceAuthor(Author):
         else:
             weight = self._table(TARGET_EMBEDDING)
             if self._last_norm is None:
-                factor = of_type(np.asarray(1 / self._factor), self.linears.dtype)
+                factor = as_type(np.asarray(1 / self._factor), self.linears.dtype)
                 x = self._value("Mul", [x, self.g.weight("output.factor", factor)])
         return self.linears.linear(self.g, layer, x, weight, bias if bias.any() else None)
 
@@ -137,7 +137,7 @@ class DeviceAuthor(Author):
 
     def _table(self, name: str) -> Array:
         """A table of embeddings times their factor."""
-        return self.linears.derived.of(times, self.tensors[name], factor=self._factor)
+        return self.linears.derived.get(times, self.tensors[name], factor=self._factor)
 
     def _add_norm(self, x: ir.Value, y: ir.Value, norm: NormSpec, name: str, bias: Array) -> ir.Value:
         """LayerNorm(x + y + bias); x + y + bias where norms come first."""
@@ -151,7 +151,7 @@ class DeviceAuthor(Author):
         g = self.g
         if self.arch.pre_norm:
             return self._value("Add", [x, self.vector(name)])
-        row = self._weight(f"{name}.row", self.linears.derived.of(as_row, self.tensors[name]))
+        row = self._weight(f"{name}.row", self.linears.derived.get(as_row, self.tensors[name]))
         y = self._skip_norm(g.op("Unsqueeze", [x, g.ints(1)]), row, norm)
         return self._value("Squeeze", [y, g.ints(1)])
 
@@ -166,16 +166,16 @@ class DeviceAuthor(Author):
         if norm != self._last_norm or self.arch.own_output:
             return super()._norm_parameters(norm)
         factor = 1 / self._factor
-        scaled = {name: self.linears.derived.of(times, self.tensors[name], factor=factor) for name in norm.tensors}
+        scaled = {name: self.linears.derived.get(times, self.tensors[name], factor=factor) for name in norm.tensors}
         return [self._weight(name, array) for name, array in scaled.items()]
 
     def _weight(self, name: str, array: Array) -> ir.Value:
-        return self.g.weight(name, self.linears.derived.of(of_type, array, dtype=self.linears.dtype))
+        return self.g.weight(name, self.linears.derived.get(as_type, array, dtype=self.linears.dtype))
 
 
 def plus_product(bias: Array, weight: Array, vector: Array, dtype: str = "float32") -> Array:
     """bias `[out]` + weight `[out, in]` · vector `[in]`, the latter two as rounded to `dtype`, added in fp64."""
-    rounded = (of_type(array, dtype).astype(np.float64) for array in (weight, vector))
+    rounded = (as_type(array, dtype).astype(np.float64) for array in (weight, vector))
     product: Array = np.matmul(*rounded)
     return (bias + product).astype(np.float32)
 

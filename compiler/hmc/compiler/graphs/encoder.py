@@ -53,7 +53,7 @@ def author_encoder(
 def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, layer: int) -> ir.Value:
     g = a.g
     attention = a.arch.attention("encoder_self", layer)
-    heads = a.heads("encoder_self", layer)
+    heads = a.open_heads("encoder_self", layer)
     if not heads:
         return a.closed_attention(x, attention)
     inner = heads * a.arch.head_dim
@@ -67,7 +67,7 @@ def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, 
 def _cross_projection(a: Author, x: ir.Value, shape: ir.Value, layer: int) -> None:
     g = a.g
     attention = a.arch.attention("cross", layer)
-    heads = a.heads("cross", layer)
+    heads = a.open_heads("cross", layer)
     dim = a.arch.head_dim
     if not heads:
         return
@@ -105,7 +105,7 @@ class SlotCaches:
 
     def author(self) -> None:
         """Writes all layers."""
-        layers = [layer for layer in range(self.a.arch.decoder_layers) if self.a.heads("cross", layer)]
+        layers = [layer for layer in range(self.a.arch.decoder_layers) if self.a.open_heads("cross", layer)]
         if layers:
             self.slots = self.a.g.input("slots", "int64", ["b", 1])
         for layer in layers:
@@ -115,7 +115,7 @@ class SlotCaches:
         a = self.a
         g = a.g
         attention = a.arch.attention("cross", layer)
-        heads = a.heads("cross", layer)
+        heads = a.open_heads("cross", layer)
         dim = a.arch.head_dim
         dtype = a.linears.dtype
         dims: Dims = ["B", heads, "S", dim]

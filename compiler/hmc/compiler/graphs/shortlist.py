@@ -31,9 +31,9 @@ def author_shortlist(arch: Architecture, tensors: Tensors, linears: Linears) -> 
         rows = g.op("Gather", [g.weight(name, weight.astype(np.float32, copy=False)), union], axis=0)
         g.output(rows, "output_weight", "float32", ["U", weight.shape[1]])
     else:
-        integers, scales = linears.derived.of(quantize_columns, weight)
+        integers, scales = linears.derived.get(quantize_columns, weight)
         # The decoder's table of rows, so that both share its bytes.
-        table = g.weight(rows_of(name), linears.derived.of(transpose, integers))
+        table = g.weight(rows_of(name), linears.derived.get(transpose, integers))
         columns = g.op("Transpose", [g.op("Gather", [table, union], axis=0)], perm=[1, 0])
         g.output(columns, "output_weight", "int8", [weight.shape[1], "U"])
         scale = g.op("Gather", [g.weight(f"{layer}.weight_scale", scales), union], axis=0)
@@ -61,24 +61,24 @@ class Shortlist:
     def logits(self, x: ir.Value, width: int, linears: Linears) -> ir.Value:
         """x `[R, d]`, d the width → `[R, L]` fp32."""
         g = self.g
-        found = linears.range_of(self.layer)
-        if found is None:
+        input_range = linears.range_of(self.layer)
+        if input_range is None:
             weight = g.input("output_weight", "float32", ["U", width])
             # The product of a single row adds in another order than one of several rows. A row of zeros makes it two.
             x = g.op("Concat", [x, g.weight("const.row", np.zeros((1, width), np.float32))], axis=0)
-            of_union = g.op("Gemm", [x, weight, g.input("output_bias", "float32", ["U"])], transB=1)
+            union_logits = g.op("Gemm", [x, weight, g.input("output_bias", "float32", ["U"])], transB=1)
         else:
-            scale = g.weight(f"{self.layer}.input_scale", np.asarray(found.scale, np.float32))
-            zero = g.weight(f"{self.layer}.input_zero_point", np.asarray(found.zero_point, np.uint8))
+            scale = g.weight(f"{self.layer}.input_scale", np.asarray(input_range.scale, np.float32))
+            zero = g.weight(f"{self.layer}.input_zero_point", np.asarray(input_range.zero_point, np.uint8))
             quantized = g.op("QuantizeLinear", [x, scale, zero])
             weight = g.input("output_weight", "int8", [width, "U"])
             scales = g.input("output_scale", "float32", ["U"])
-            of_union = g.op(
+            union_logits = g.op(
                 "MatMulIntegerToFloat",
                 [quantized, weight, scale, scales, zero, None, g.input("output_bias", "float32", ["U"])],
                 domain=MICROSOFT,
             )
-        value: ir.Value = g.op("GatherElements", [of_union, self.listed], axis=1)
+        value: ir.Value = g.op("GatherElements", [union_logits, self.listed], axis=1)
         return value
 
     def tokens(self, columns: ir.Value) -> ir.Value:

@@ -42,7 +42,7 @@ def author_logits(
     x = a.embed(last, TARGET_EMBEDDING, lambda all_: g.op("Gather", [all_, places], axis=0))
     x = g.op("Reshape", [x, g.ints(-1, arch.d_model)]) if by_sentence else x
     for layer in a.layers("decoder"):
-        if a.heads("decoder_self", layer) and own:
+        if a.open_heads("decoder_self", layer) and own:
             x = own.author(x, layer)
         else:
             x = a.closed_attention(x, arch.attention("decoder_self", layer))
@@ -70,13 +70,13 @@ def cross_attentions(
     tokens: `[R]` or `[B, k]`. greedy: k is 1. weights: is filled as by `CrossAttention`. The input `source_lengths`,
     `[B]` int32, is there if a layer has open heads.
     """
-    layers = [layer for layer in range(a.arch.decoder_layers) if a.heads("cross", layer)]
+    layers = [layer for layer in range(a.arch.decoder_layers) if a.open_heads("cross", layer)]
     if not layers:
         return {}
     lengths = a.g.input("source_lengths", "int32", ["B"])
     by_row = [n for n in layers if greedy and a.linears.row_scales(a.arch.attention("cross", n))]
-    found: dict[int, AttentionWriter] = dict.fromkeys(by_row, RowCrossAttention(a, lengths))
+    writers: dict[int, AttentionWriter] = dict.fromkeys(by_row, RowCrossAttention(a, lengths))
     if len(by_row) < len(layers):
         fused = CrossAttention(a, tokens, lengths, weights)
-        found |= {layer: fused for layer in layers if layer not in by_row}
-    return found
+        writers |= {layer: fused for layer in layers if layer not in by_row}
+    return writers

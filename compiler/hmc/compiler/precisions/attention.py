@@ -36,7 +36,7 @@ class Visible:
     lengths: ir.Value | None = None
     _written: dict[str, ir.Value] = field(default_factory=dict)
 
-    def of(self, heads: int) -> Visible:
+    def with_heads(self, heads: int) -> Visible:
         """The same for a layer with `heads` heads."""
         return replace(self, heads=heads)
 
@@ -119,20 +119,19 @@ class Int8Attention:
     def source(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
         """query `[B, k, H, D]` fp32, key `[B, H, D, S]` and value `[B, H, S, D]` int8 → the result `[R, H·D]` and the
         attention weights `[B, H, k, S]`."""
-        found = self.ranges["query"]
-        left = self._by_heads(query, found.scale, np.asarray(found.zero_point, np.uint8), [0, 2, 1, 3])
-        scores = self._product(
-            left, key, found.scale, self.ranges["key"].symmetric_scale * self.visible.dim**-0.5, found.zero_point
-        )
+        query_range = self.ranges["query"]
+        quantized = self._by_heads(query, query_range.scale, np.asarray(query_range.zero_point, np.uint8), [0, 2, 1, 3])
+        factor = self.ranges["key"].symmetric_scale * self.visible.dim**-0.5
+        scores = self._product(quantized, key, query_range.scale, factor, query_range.zero_point)
         return self._rest(scores, value)
 
     def nodes(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
         """query `[B, k, H, D]` fp32, key `[B, H, N, D]` uint8 and value `[B, H, N, D]` int8 → the result `[R, H·D]`
         and the attention weights `[B, H, k, N]`."""
         scale = self.ranges["query"].symmetric_scale
-        found = self.ranges["key"]
+        key_range = self.ranges["key"]
         right = self._by_heads(query, scale, np.asarray(0, np.int8), [0, 2, 3, 1])
-        scores = self._product(key, right, found.scale, scale * self.visible.dim**-0.5, found.zero_point)
+        scores = self._product(key, right, key_range.scale, scale * self.visible.dim**-0.5, key_range.zero_point)
         return self._rest(self.visible.transposed(self.g, scores), value)
 
     def _by_heads(self, query: ir.Value, scale: float, zero: npt.NDArray[Any], perm: list[int]) -> ir.Value:
@@ -150,9 +149,9 @@ class Int8Attention:
         visible = self.visible
         weights = g.op("Softmax", [visible.masked(g, scores)], axis=-1)
         zero = g.weight("const.zero_uint8", np.asarray(0, np.uint8))
-        left = g.op("QuantizeLinear", [weights, self._scalar("const.weight_scale", 1 / 255), zero])
+        quantized = g.op("QuantizeLinear", [weights, self._scalar("const.weight_scale", 1 / 255), zero])
         product = self._product if self.output is None else self._quantized_product
-        y = product(left, value, 1 / 255, self.ranges["value"].symmetric_scale, 0)  # [B, H, k, D]
+        y = product(quantized, value, 1 / 255, self.ranges["value"].symmetric_scale, 0)  # [B, H, k, D]
         y = g.op("Transpose", [y], perm=[0, 2, 1, 3])
         y = g.op("Reshape", [y, g.ints(-1, visible.heads * visible.dim)])
         y.dtype = ir.DataType.FLOAT if self.output is None else ir.DataType.UINT8
@@ -175,14 +174,15 @@ class Int8Attention:
         """The same product, quantised to the range `output`."""
         g = self.g
         name = f"{self.name}.output"
-        found = self.output
-        assert found is not None
+        output_range = self.output
+        assert output_range is not None
         zero_left = np.asarray(zero, np.uint8)
         zero_right = np.asarray(0, np.int8)
         lefts = [left, self._scalar(f"{name}.l", left_scale), g.weight(f"const.zero_point_{zero}", zero_left)]
         rights = [right, self._scalar(f"{name}.r", right_scale), g.weight("const.zero_int8", zero_right)]
-        zero_out = g.weight(f"{name}.zero_point", np.asarray(found.zero_point, np.uint8))
-        value: ir.Value = g.op("QLinearMatMul", [*lefts, *rights, self._scalar(f"{name}.scale", found.scale), zero_out])
+        zero_out = g.weight(f"{name}.zero_point", np.asarray(output_range.zero_point, np.uint8))
+        scale_out = self._scalar(f"{name}.scale", output_range.scale)
+        value: ir.Value = g.op("QLinearMatMul", [*lefts, *rights, scale_out, zero_out])
         return value
 
     def _scalar(self, name: str, value: float) -> ir.Value:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from hmc.artifact.rounding import ceil_div
 from hmc.compiler.derived import Array
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.precisions.int8 import Int8Linears
@@ -33,7 +34,7 @@ def quantize_blocks(weight: Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
     is not full is filled with zeros.
     """
     outputs, width = weight.shape
-    count = -(-width // BLOCK)
+    count = ceil_div(width, BLOCK)
     packed = np.empty((outputs, count, BLOCK // 2), np.uint8)
     scales = np.empty((outputs, count), np.float32)
     for start in range(0, outputs, ROWS_AT_ONCE):
@@ -75,7 +76,7 @@ class Int4Linears(Int8Linears):
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         if name not in self.ranges:
             return super().linear(g, name, x, weight, bias)
-        packed, scales = self.derived.of(quantize_blocks, weight)
+        packed, scales = self.derived.get(quantize_blocks, weight)
         inputs: list[ir.Value | None] = [
             x, g.weight(f"{name}.weight_4bit", packed), g.weight(f"{name}.weight_4bit_scale", scales)
         ]  # fmt: skip

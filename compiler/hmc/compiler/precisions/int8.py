@@ -98,16 +98,16 @@ class Int8Linears:
         return value
 
     def _input_range(self, g: GraphBuilder, name: str) -> tuple[ir.Value, ir.Value]:
-        found = self.ranges[name]
-        zero = g.weight(f"{name}.input_zero_point", np.asarray(found.zero_point, np.uint8))
-        return g.weight(f"{name}.input_scale", np.asarray(found.scale, np.float32)), zero
+        input_range = self.ranges[name]
+        zero = g.weight(f"{name}.input_zero_point", np.asarray(input_range.zero_point, np.uint8))
+        return g.weight(f"{name}.input_scale", np.asarray(input_range.scale, np.float32)), zero
 
     def _product(
-        self, g: GraphBuilder, given: str, name: str, quantized: ir.Value, weight: Array, bias: Array | None
+        self, g: GraphBuilder, range_name: str, name: str, quantized: ir.Value, weight: Array, bias: Array | None
     ) -> ir.Value:
-        """given: name of the range of the input."""
-        scale, zero = self._input_range(g, given)
-        integers, scales = self.derived.of(quantize_columns, weight)
+        """range_name: the name of the range of the input."""
+        scale, zero = self._input_range(g, range_name)
+        integers, scales = self.derived.get(quantize_columns, weight)
         inputs: list[ir.Value | None] = [
             quantized,
             g.weight(f"{name}.weight", integers),
@@ -122,8 +122,8 @@ class Int8Linears:
         return value
 
     def embedding(self, g: GraphBuilder, name: str, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
-        integers, scales = self.derived.of(quantize_columns, weight)  # one scale a row of the vocabulary
-        table = g.weight(rows_of(name), self.derived.of(transpose, integers))
+        integers, scales = self.derived.get(quantize_columns, weight)  # one scale a row of the vocabulary
+        table = g.weight(rows_of(name), self.derived.get(transpose, integers))
         scale = g.weight(f"{rows_of(name)}_scale", (scales * np.float32(factor))[:, None])
         rows = g.op("Cast", [g.op("Gather", [table, ids], axis=0)], to=int(ir.DataType.FLOAT))
         value: ir.Value = g.op("Mul", [rows, g.op("Gather", [scale, ids], axis=0)])
@@ -146,12 +146,12 @@ class Int8Linears:
         if not self._quantized(attention):
             return x
         name = f"{attention.name}.{part}"
-        found = self.ranges[f"{attention.name}.{part}"]
-        scale = found.symmetric_scale
+        value_range = self.ranges[f"{attention.name}.{part}"]
+        scale = value_range.symmetric_scale
         zero = np.asarray(0, np.int8)
         if self.cache_dtype(attention, part) == "uint8":
-            scale = found.scale
-            zero = np.asarray(found.zero_point, np.uint8)
+            scale = value_range.scale
+            zero = np.asarray(value_range.zero_point, np.uint8)
         factors = g.weight(f"{name}.scale", np.asarray(scale, np.float32)), g.weight(f"{name}.zero_point", zero)
         value: ir.Value = g.op("QuantizeLinear", [x, *factors])
         return value

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from hmc.artifact.model.layers import AttentionSpec
 from hmc.compiler.derived import Array, DerivedArrays, stack
-from hmc.compiler.graph import GraphBuilder, of_type
+from hmc.compiler.graph import GraphBuilder, as_type
 from hmc.compiler.precisions.attention import Visible, attend_float
 from hmc.compiler.precisions.ranges import ActivationRange
 
@@ -85,9 +85,9 @@ class FloatLinears:
         return None
 
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
-        inputs = [x, g.weight(f"{name}.weight", self._of_type(weight))]
+        inputs = [x, g.weight(f"{name}.weight", self._as_type(weight))]
         if bias is not None:
-            inputs.append(g.weight(f"{name}.bias", self._of_type(bias)))
+            inputs.append(g.weight(f"{name}.bias", self._as_type(bias)))
         value: ir.Value = g.op("Gemm", inputs, transB=1)
         return value
 
@@ -95,8 +95,8 @@ class FloatLinears:
         return split_product(self, g, name, x, parts)
 
     def embedding(self, g: GraphBuilder, name: str, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
-        rows = g.op("Gather", [g.weight(name, self._of_type(weight)), ids], axis=0)
-        value: ir.Value = g.op("Mul", [rows, g.weight("embedding.factor", of_type(np.asarray(factor), self.dtype))])
+        rows = g.op("Gather", [g.weight(name, self._as_type(weight)), ids], axis=0)
+        value: ir.Value = g.op("Mul", [rows, g.weight("embedding.factor", as_type(np.asarray(factor), self.dtype))])
         return value
 
     def cache_dtype(self, attention: AttentionSpec, part: str) -> str:  # noqa: ARG002 - one interface with Int8Linears
@@ -122,14 +122,14 @@ class FloatLinears:
     ) -> tuple[ir.Value, ir.Value | None]:
         return attend_float(g, query, key, value, visible), None
 
-    def _of_type(self, array: Array) -> Array:
-        converted: Any = self.derived.of(of_type, array, dtype=self.dtype)
+    def _as_type(self, array: Array) -> Array:
+        converted: Any = self.derived.get(as_type, array, dtype=self.dtype)
         return np.asarray(converted)
 
 
 def split_product(linears: Linears, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
     """`Linears.several` as one product, `[N, out]` of all parts together, which is then split."""
     weights, biases = zip(*parts.values(), strict=True)
-    joint = linears.linear(g, name, x, linears.derived.of(stack, *weights), linears.derived.of(stack, *biases))
+    joint = linears.linear(g, name, x, linears.derived.get(stack, *weights), linears.derived.get(stack, *biases))
     values: Sequence[ir.Value] = g.op("Split", [joint], outputs=len(parts), axis=1, num_outputs=len(parts))
     return values

@@ -36,7 +36,7 @@ WHOLE_MS = table().ms(whole())
 
 
 def of(checkpoint: Checkpoint) -> Sizes:
-    return Sizes.of(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
+    return Sizes.from_layout(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
 
 
 def run(folder: Path, out: Path, plan: LatencyPlan, **changes: object) -> list[Checkpoint]:

@@ -59,7 +59,7 @@ def pruned_checkpoint(
         provenance["decided_by_rank"] = progress.undecided
     if neurons:
         assert progress.neurons is not None
-        config["ffn_widths"] = FfnWidths.of(progress.neurons)
+        config["ffn_widths"] = FfnWidths.from_neurons(progress.neurons)
         tensors = slim_ffn(tensors, source.architecture, progress.neurons)
     if progress.removed is not None:
         config["removed_layers"] = progress.removed
@@ -113,7 +113,7 @@ def _named(gates: Mapping[str, float]) -> str:
 
 def describe_neurons(kept: Neurons, undecided: int) -> str:
     """Returns a line about the neurons that stay. undecided: number of gates that were decided by rank."""
-    widths = FfnWidths.of(kept)
+    widths = FfnWidths.from_neurons(kept)
     kept_widths = ", ".join(f"{stack} {list(widths[stack])}" for stack in STACKS)
     how = f"{undecided} gates were decided by rank" if undecided else "every gate had settled by itself"
     return f"{widths.total} feed-forward neurons: {kept_widths}; {how}"
@@ -128,7 +128,7 @@ def describe_choice(sizes: Sizes, ms: float, undecided: int) -> str:
 def describe_kept(progress: PruneProgress) -> str:
     """Returns the numbers of heads and neurons that the last closing stage left, in words."""
     parts = [f"{progress.heads.total} heads"] if progress.heads else []
-    parts += [f"{FfnWidths.of(progress.neurons).total} neurons"] if progress.neurons else []
+    parts += [f"{FfnWidths.from_neurons(progress.neurons).total} neurons"] if progress.neurons else []
     if progress.removed_layers is not None and (removed := sum(map(len, progress.removed_layers.values()))):
         parts.append(f"{removed} layers removed")
     return ", ".join(parts)

@@ -143,7 +143,7 @@ class PruningRun(CheckpointRun):
             gates.sampled()
         if stage.goal and self.latency and self.model_gates:
             source = self.source
-            whole = self.latency.table.ms(Sizes.of(source.layout, source.ffn_widths, source.removed_layers))
+            whole = self.latency.table.ms(Sizes.from_layout(source.layout, source.ffn_widths, source.removed_layers))
             measure = self._measuring(self.model_gates)
             return [LatencyTarget(self.model_gates, self.latency, stage.goal, whole, progress, measure)]
         targets: list[ClosingTarget] = []

@@ -49,7 +49,7 @@ class LatencyPlan:
                 "the latency table was measured on a model of another architecture; leave latency_table out to "
                 "measure this one"
             )
-        sizes = Sizes.of(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
+        sizes = Sizes.from_layout(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
         now = self.table.observed_ms(sizes)
         least = self.table.floor_ms(sizes)
         for goal in self.goals:

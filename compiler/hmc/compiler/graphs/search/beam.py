@@ -38,8 +38,8 @@ def author_beam_end(
 
     Returns the parents `[B, k]` int64, and `[B, 1]` bool, which sentences run on.
     """
-    found = _best(state, arch, scores, ids)
-    return found.running_parents, _end(state, found)
+    candidates = _best(state, arch, scores, ids)
+    return candidates.running_parents, _end(state, candidates)
 
 
 def _best(state: SearchState, arch: Architecture, scores: ir.Value, ids: ir.Value) -> BeamCandidates:
@@ -73,35 +73,37 @@ def _best(state: SearchState, arch: Architecture, scores: ir.Value, ids: ir.Valu
     return BeamCandidates(top, is_eos, parents, top_scores, ops.pick(top, going), running_parents, number)
 
 
-def _end(state: SearchState, found: BeamCandidates) -> ir.Value:
+def _end(state: SearchState, candidates: BeamCandidates) -> ir.Value:
     """Keeps the best k hypotheses that have ended, and finds which sentences are done."""
     ops = state.ops
     g = ops.g
     lost = ops.constant(-np.inf, "float64")
-    alive = ops.do("Greater", ops.first(found.totals), lost)  # false: no token may follow any row, or none runs
+    alive = ops.do("Greater", ops.first(candidates.totals), lost)  # false: no token may follow any row, or none runs
     lengths = ops.do("Add", state.lengths, ops.flat(ops.cast(alive, "int32")))
     state.end("lengths", lengths, rows="k")
     lengths = ops.column(lengths)
     open_ = ops.do("And", alive, ops.do("Less", lengths, state.limits))
-    cut = ops.do("Where", open_, lost, ops.do("Where", alive, found.running, state.totals))
-    eos = ops.do("Where", found.is_eos, found.totals, lost)
+    cut = ops.do("Where", open_, lost, ops.do("Where", alive, candidates.running, state.totals))
+    eos = ops.do("Where", candidates.is_eos, candidates.totals, lost)
     new = ops.do("Concat", ops.first(eos, ops.k), cut, axis=1)  # [B, 2k]
     one = ops.constant(1, "float64")
     divisor = ops.do("Pow", ops.do("Max", ops.cast(lengths, "float64"), one), state.penalties)
-    ranks = _merge(state, found, new, divisor, lengths)
-    best = ops.do("Div", ops.first(found.running), divisor)
+    ranks = _merge(state, candidates, new, divisor, lengths)
+    best = ops.do("Div", ops.first(candidates.running), divisor)
     worst = ops.do("Slice", ranks, g.ints(-1), g.ints(np.iinfo(np.int64).max), g.ints(1))
     goes_on = ops.do("And", open_, ops.do("Greater", best, worst))
     zero, one_int, two = (ops.constant(n, "int32") for n in (0, 1, 2))
-    code = ops.do("Where", found.is_number, ops.do("Where", goes_on, zero, one_int), two)
+    code = ops.do("Where", candidates.is_number, ops.do("Where", goes_on, zero, one_int), two)
     done = ops.do("Max", state.done, ops.flat(code))
     state.end("done", done, rows="k")
     runs = ops.column(ops.do("Equal", done, zero))
-    state.end("totals", ops.do("Where", runs, found.running, lost), rows="k")
+    state.end("totals", ops.do("Where", runs, candidates.running, lost), rows="k")
     return runs
 
 
-def _merge(state: SearchState, found: BeamCandidates, new: ir.Value, divisor: ir.Value, lengths: ir.Value) -> ir.Value:
+def _merge(
+    state: SearchState, candidates: BeamCandidates, new: ir.Value, divisor: ir.Value, lengths: ir.Value
+) -> ir.Value:
     """Merges ended hypotheses with new ones: first those before this step, then k by EOS, then k cut off.
 
     new: totals `[B, 2k]` float64; -inf: none. Returns the ranks that stay, `[B, k]`.
@@ -117,7 +119,7 @@ def _merge(state: SearchState, found: BeamCandidates, new: ir.Value, divisor: ir
     state.end("ended_ranks", ranks, rows="k")
     both = g.op("Shape", [new])
     rows = ops.do("Expand", ops.counted(ops.k), ops.shape)
-    rows = ops.do("Concat", ops.first(found.parents, ops.k), rows, axis=1)
+    rows = ops.do("Concat", ops.first(candidates.parents, ops.k), rows, axis=1)
     flags = g.weight("search.complete", np.repeat(np.array([1, 0], np.int32), 128))
     start = g.op("Sub", [g.ints(128), ops.k])
     complete = ops.do("Slice", flags, start, g.op("Add", [g.ints(128), ops.k]))
@@ -126,7 +128,7 @@ def _merge(state: SearchState, found: BeamCandidates, new: ir.Value, divisor: ir
         "lengths": ops.do("Expand", lengths, both),
         "rows": ops.cast(rows, "int32"),
         "complete": ops.do("Expand", complete, both),
-        "finals": found.scores,  # those of the second half mean nothing
+        "finals": candidates.scores,  # those of the second half mean nothing
     }
     for name, part in parts.items():
         every = ops.do("Concat", state.kept[f"ended_{name}"], part, axis=1)

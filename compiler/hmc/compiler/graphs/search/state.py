@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.model.architecture import Architecture
-from hmc.compiler.graph import DTYPES, GraphBuilder, of_type
+from hmc.compiler.graph import DTYPES, GraphBuilder, as_type
 
 NEVER = -1e300
 """Stands for a total of -inf where totals are ranked."""
@@ -56,7 +56,7 @@ class SearchOps:
     def constant(self, value: float, dtype: str) -> ir.Value:
         """A scalar."""
         name = f"search.{dtype}.{value:g}"
-        return self.g.weight(name, of_type(np.asarray(value, np.float64), dtype))
+        return self.g.weight(name, as_type(np.asarray(value, np.float64), dtype))
 
     def cast(self, value: ir.Value, dtype: str) -> ir.Value:
         """In another element type; "bool" too."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from hmc.compiler.graph import of_type
+from hmc.compiler.graph import as_type
 from hmc.compiler.graphs.search.state import SearchState
 from hmc.compiler.precisions.attention import MASKED
 
@@ -36,7 +36,7 @@ class SearchTree:
         ops = state.ops
         g = ops.g
         old = g.input("node_bias", dtype, ["B", 1, "k", "N"])
-        visible, masked = (g.weight(f"search.node_{v:g}", of_type(np.asarray(v), dtype)) for v in (0, MASKED))
+        visible, masked = (g.weight(f"search.node_{v:g}", as_type(np.asarray(v), dtype)) for v in (0, MASKED))
         fresh = ops.do("Unsqueeze", state.fresh, g.ints(2, 3))
         bias = ops.do("Where", fresh, masked, old)
         _, nodes = g.op("TopK", [_in_use(state, bias, dtype), ops.k], largest=0, outputs=2)
@@ -67,7 +67,7 @@ class SearchTree:
         bias = ops.do("GatherElements", self.bias, index, axis=2)
         g.output(bias, "next_node_bias", self.dtype, ["B", 1, "k", "N"])
         used = _in_use(self.state, bias, self.dtype)
-        half = g.weight("search.node_half", of_type(np.asarray(MASKED / 2), _ranked(self.dtype)))
+        half = g.weight("search.node_half", as_type(np.asarray(MASKED / 2), _ranked(self.dtype)))
         return ops.do("ReduceSum", ops.cast(ops.do("Greater", used, half), "float32"), g.ints(1))
 
 

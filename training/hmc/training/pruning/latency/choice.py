@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, Kind
-from hmc.artifact.model.latency import LatencyTable, Sizes, rounded_up
+from hmc.artifact.model.latency import LatencyTable, Sizes
 from hmc.artifact.model.layers import RemovedLayers
+from hmc.artifact.rounding import round_up
 from hmc.training.pruning.latency.expected import ModelGates, cost_of
 
 Mask = npt.NDArray[np.bool_]
@@ -129,7 +130,7 @@ class Chooser:
             step = cost_of(self._table, name).step
             mine = np.flatnonzero(self._owner == number)
             number_open = int(kept[mine].sum())
-            more = rounded_up(number_open, step) - number_open
+            more = round_up(number_open, step) - number_open
             free = mine[~kept[mine] & ~closed[mine]] if more else mine[:0]
             filled[free[np.argsort(-log_alpha[free], kind="stable")[:more]]] = True
         return filled
@@ -156,6 +157,6 @@ class Chooser:
         sizes: dict[Kind | Stack, list[int]] = {name: [] for name in (*KINDS, *STACKS)}
         for (name, _), count in zip(self._sub_layers, counts, strict=True):
             sizes[name].append(count)
-        removed = RemovedLayers.of([*self._removed, *compress(self._layers, ~kept[self._end :])])
+        removed = RemovedLayers.from_pairs([*self._removed, *compress(self._layers, ~kept[self._end :])])
         neurons = FfnWidths.model_validate({stack: sizes[stack] for stack in STACKS})
         return Sizes(heads={kind: tuple(sizes[kind]) for kind in KINDS}, neurons=neurons, removed=removed)
