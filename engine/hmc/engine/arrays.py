@@ -16,10 +16,5 @@ Floats = npt.NDArray[np.float64]
 NEG_INF = -np.inf
 """Log-probability of a token that may not be chosen."""
 
-DTYPES = {each.runtime: each.host for each in ELEMENT_TYPES}
+DTYPES = {element_type.runtime: element_type.host for element_type in ELEMENT_TYPES}
 """Element type, as ONNX Runtime names it → NumPy's."""
-
-
-def round_up(value: int, step: int) -> int:
-    """The smallest multiple of `step` that is at least `value`."""
-    return -(-value // step) * step

@@ -72,7 +72,7 @@ def open_engine(bundle: Path, manifest: Manifest, level: Level, settings: Engine
     cannot run the level.
     """
     chosen = _devices(level, settings)
-    on_cpu = [each.kind for each in chosen] == ["cpu"]
+    on_cpu = [device.kind for device in chosen] == ["cpu"]
     executor = executor_of(level, settings.executor, cpu=on_cpu, native=library.best() is not None)
     _limit_memory(chosen, settings.gpu_memory)
     folder = cache_folder(settings.cache)

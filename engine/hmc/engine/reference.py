@@ -156,7 +156,7 @@ class ReferenceLevel:
                 attention[operation.layer] = weights
             elif isinstance(operation, TopCandidates):
                 logits = self._product(operation.product, values[operation.input])
-                return Step(_of_lists(logits, [source.listed for source in sources]), attention)
+                return Step(_listed_logits(logits, [source.listed for source in sources]), attention)
         raise AssertionError("a step program ends with candidates")
 
     @property
@@ -260,15 +260,15 @@ class ReferenceLevel:
         return round_to(values, self.program.type)
 
 
-def _of_lists(logits: Float32, lists: Sequence[Ints | None]) -> Float32:
+def _listed_logits(logits: Float32, lists: Sequence[Ints | None]) -> Float32:
     """Logits `[R, V]` of the tokens in each row's list, see `Step`. A column of a product depends on no other."""
     own = [listed for listed in lists if listed is not None]
     if not own:
         return logits
-    found = np.full((len(own), max(map(len, own))), F(-np.inf))
+    listed_logits = np.full((len(own), max(map(len, own))), F(-np.inf))
     for row, listed in enumerate(own):
-        found[row, : len(listed)] = logits[row, listed]
-    return found
+        listed_logits[row, : len(listed)] = logits[row, listed]
+    return listed_logits
 
 
 def _by_head(value: Float32, parts: int, heads: int) -> list[Float32]:
@@ -297,7 +297,7 @@ def _attend(
         return weighted_sum(weights, values), weights
     steps: Int32 = quantise(query, operation.query) - np.int32(operation.query.zero_point)
     products = (keys.astype(np.int64) * steps[:, None].astype(np.int64)).sum(axis=-1)
-    unsigned, signed = sorted((operation.query, operation.key), key=lambda each: each.signed)
+    unsigned, signed = sorted((operation.query, operation.key), key=lambda value_range: value_range.signed)
     factor = F(unsigned.scale) * F(signed.scale * operation.scale)
     weights = softmax(products.astype(F) * factor)
     shares = quantise(weights, WEIGHT_STEP)

@@ -220,11 +220,11 @@ def test_nothing_is_made_after_the_warm_up(on_device: Path) -> None:
         def made() -> list[tuple[int, int]]:
             return [(len(steps), pools.bytes) for steps, pools, _ in parts]
 
-        before, held = made(), sessions.memory.held
+        before, held = made(), sessions.memory.reserved
         assert [bindings for bindings, _ in before] == [sum(len(g.sizes()) for g in chain) for _, _, chain in parts]
         futures = [engine.submit(s, o) for s in some_sources(60) for o in modes]
         assert all(future.result(600).hypotheses for future in futures)
-        assert (made(), sessions.memory.held) == (before, held)
+        assert (made(), sessions.memory.reserved) == (before, held)
         banned = [Constraints(suppressed=tuple((t,) for t in range(5, n))) for n in (10, 25, 40, 60, 80, 100)]
         futures = [engine.submit(s, modes[-1], each) for s in some_sources(10) for each in banned]
         assert all(future.result(600).hypotheses for future in futures)
@@ -248,11 +248,11 @@ def test_an_idle_mode_gives_its_memory_back_and_takes_a_new_session(on_device: P
             [(mode, batch)] = batches.items()
             used.append(held_by(batch)[0].session)
             del batch
-            assert sessions.memory.held > 0
+            assert sessions.memory.reserved > 0
             clock.now += budgets.POOLS_IDLE_S
             with engine.queue.changed:
                 engine.queue.changed.notify_all()
-            eventually(lambda: sessions.memory.held == 0)
+            eventually(lambda: sessions.memory.reserved == 0)
             eventually(partial(sessions.decoders.__contains__, mode.variant))  # a fresh one for the next batch
     finally:
         engine.close()
@@ -273,7 +273,7 @@ def test_a_mode_without_sentences_gives_way_where_memory_is_short(
         expected = [engine.submit([5, 9, 40, 0], each).result(GUARD_S).hypotheses for each in (greedy, beam)]
         batches = engine.workers[0]._batches
         assert [mode.rows for mode in batches] == [1, 4]
-        monkeypatch.setattr(sessions.memory._whole, "budget", sessions.memory._whole.held)
+        monkeypatch.setattr(sessions.memory._whole, "budget", sessions.memory._whole.reserved)
         for options, answer in ((greedy, expected[0]), (beam, expected[1])):  # both are held, and need nothing more
             assert engine.submit([5, 9, 40, 0], options).result(GUARD_S).hypotheses == answer
         engine.submit([5, 9, 40, 0], DecodeOptions(beam_size=2)).result(GUARD_S)

@@ -90,8 +90,8 @@ def test_memory_is_accounted_and_given_back() -> None:
     memory = account()
     pools = Pools(CACHES, memory)
     pools.take_all(CHAIN)
-    assert memory.held == pools.bytes > 0
+    assert memory.reserved == pools.bytes > 0
     pools.close()
-    assert memory.held == pools.bytes == 0
+    assert memory.reserved == pools.bytes == 0
     with pytest.raises(FailedPreconditionError, match="too little memory for caches of level h12"):
         Pools(CACHES, account(1000)).take_all(CHAIN)

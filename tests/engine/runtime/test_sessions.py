@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.serving.fakes import GUARD_S, eventually
 
-from hmc.engine.runtime import turns
+from hmc.engine.runtime import capture_lock
 from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.graphs import OpenedGraph
 from hmc.engine.runtime.sessions import DeviceSessions
@@ -27,7 +27,7 @@ class NoOpener:
     """Opens nothing."""
 
     def __init__(self) -> None:
-        self.held: dict[str, object] = {}
+        self.resident: dict[str, object] = {}
 
     def open(self, name: str, *, spin_us: int, capture: bool = False) -> OpenedGraph:
         return OpenedGraph(Graph(), {})
@@ -40,16 +40,16 @@ def test_no_thread_waits_for_ever_when_graphs_open_beside_a_capture(taking: str)
     level: Any = SimpleNamespace(name="full", files={"full/decoder_search_beam.onnx": ""})
     sessions = DeviceSessions(SimpleNamespace(), level, GPU, NoOpener())  # type: ignore[arg-type]
     inside, go_on = threading.Event(), threading.Event()
-    waiting = turns._turns.changed._waiters  # type: ignore[attr-defined]
+    waiting = capture_lock._lock.changed._waiters  # type: ignore[attr-defined]
 
     def work() -> None:
-        with turns.shared(GPU):
+        with capture_lock.shared(GPU):
             inside.set()
             assert go_on.wait(GUARD_S)
             getattr(sessions, taking)(*(["search_beam"] if taking == "checkout_decoder" else []))
 
     def capture() -> None:
-        with turns.alone(GPU):
+        with capture_lock.alone(GPU):
             pass
 
     threads = [threading.Thread(target=work, daemon=True)]
@@ -72,10 +72,10 @@ def test_graphs_that_are_closed_go_in_a_turn_and_do_not_come_back() -> None:
     sessions = DeviceSessions(SimpleNamespace(), level, GPU, opener)  # type: ignore[arg-type]
     graph = weakref.ref(sessions.decoder("search_beam"))
     collector = weakref.ref(sessions.collector())
-    with turns.alone(GPU):
+    with capture_lock.alone(GPU):
         closing = threading.Thread(target=sessions.close, daemon=True)
         closing.start()
-        eventually(lambda: len(turns._turns.changed._waiters) == 1)  # type: ignore[attr-defined]
+        eventually(lambda: len(capture_lock._lock.changed._waiters) == 1)  # type: ignore[attr-defined]
         assert graph() is not None
     closing.join(GUARD_S)
     assert (graph(), collector()) == (None, None)

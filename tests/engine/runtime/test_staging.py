@@ -178,10 +178,10 @@ def test_a_shorter_sentence_in_the_place_of_a_failed_one_gets_nothing_of_it(
 
 
 def test_its_memory_is_accounted_for_and_given_back(setup: Setup) -> None:
-    with_caches = setup.memory.held
+    with_caches = setup.memory.reserved
     assert with_caches >= setup.block.size + POSITIONS * 4
     setup.staging.close()
-    assert setup.memory.held == setup.block.size
+    assert setup.memory.reserved == setup.block.size
     poor = DeviceMemory(CPU, 1 << 20)
     poor.limit(MemoryBudget(1000))
     with pytest.raises(FailedPreconditionError, match="sentences encoded ahead of level fake"):
@@ -191,7 +191,7 @@ def test_its_memory_is_accounted_for_and_given_back(setup: Setup) -> None:
 def test_a_level_without_cross_heads_has_nothing_to_stage() -> None:
     memory = LevelMemory(DeviceMemory(CPU), "fake")
     area = Staging({"past_key_0": ("tensor(float)", ("B", 1, "N", 1))}, DeviceEncoder(None, CPU, 0, 4096), memory)
-    assert memory.held == 0
+    assert memory.reserved == 0
     area.fill([NewSentence(0, [5, 1], Future())], {}, 32, lambda: [(Future(), [4, 1])])
 
 

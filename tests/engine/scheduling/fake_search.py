@@ -71,7 +71,7 @@ def best(rows: Sequence[npt.NDArray[np.float32]], count: int) -> tuple[npt.NDArr
 def expected(source: Sequence[int], options: DecodeOptions, limit: int) -> tuple[DecodedHypothesis, ...]:
     """What the search on the host finds."""
     state = DecodeState(options.rows, ARCH.pad_id, ARCH.eos_id)
-    state.add([Rules.of(options, limit)])
+    state.add([Rules.from_options(options, limit)])
     while True:
         rows = [log_probs(source, state.row(0, row)) for row in range(options.rows)]
         if len(beam.advance(state, *best(rows, beam.candidates_needed(options.rows))).done):

@@ -38,7 +38,7 @@ def batch_of(beam: int, max_rows: int = 64, max_tokens: int = 32768) -> DeviceBa
 
 def job_of(source: list[int], options: DecodeOptions, limit: int = 30) -> Job:
     variant: SearchVariant = "search_greedy" if options.rows == 1 else "search_beam"
-    rules = Rules.of(options, options.max_length or limit)
+    rules = Rules.from_options(options, options.max_length or limit)
     return Job(source, options, Constraints(), rules, Mode(options.rows, variant))
 
 

@@ -50,7 +50,7 @@ def test_a_batch_that_finds_too_little_memory_gives_back_what_it_had(
     kept = fail_together(engine, constraints)
     assert [type(each) for each in kept] == [FailedPreconditionError] * len(SOURCES)
     assert len(asked) == number
-    eventually(lambda: engine.sessions.memory.held == 0)
+    eventually(lambda: engine.sessions.memory.reserved == 0)
     assert engine.pending == 0
     assert decode(engine, [(source, DecodeOptions()) for source in SOURCES])
 
@@ -66,7 +66,7 @@ def test_a_batch_that_fails_anywhere_gives_its_memory_back_and_the_next_one_work
         broken.setattr(*place, raising)
         kept = fail_together(engine, constraints)
     assert {str(each) for each in kept} == {"decoding failed: a test breaks it"}
-    eventually(lambda: engine.sessions.memory.held == 0)
+    eventually(lambda: engine.sessions.memory.reserved == 0)
     again = [engine.submit(source, options, constraints).result(GUARD_S).hypotheses for source in SOURCES]
     assert [bits(each) for each in again] == [bits(each) for each in before]
 

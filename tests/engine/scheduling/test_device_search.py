@@ -212,21 +212,21 @@ def test_a_mode_that_is_evicted_gives_back_the_memory_of_staged_sentences(
 ) -> None:
     engine = engine_of(bundle, max_rows=4)
     calls, memory = encoded(engine, monkeypatch), engine.sessions.memory
-    assert memory.held == 0
+    assert memory.reserved == 0
     for _ in range(2):  # its successor begins with nothing staged
         with engine.queue.changed:
             futures = [engine.submit(source, DecodeOptions()) for source in sources[:6]]
         wait(futures[:1], 120)
         for future in futures[1:]:
             future.cancel()
-        assert memory.held > 0
+        assert memory.reserved > 0
         (worker,) = engine.workers
         eventually(lambda: not engine.pending)
         (mode,) = worker._batches
         with engine.queue.changed:
             worker._close(mode)
             engine._schedulers[0].drop(mode)
-        assert memory.held == 0
+        assert memory.reserved == 0
     engine.close()
     assert len(calls) == 2
     assert all(count > 1 for count in calls)

@@ -112,7 +112,7 @@ def test_sentences_whose_graph_is_not_open_are_held_and_passed() -> None:
     assert queue.take(lambda _: True) == held[:1]
     assert queue.put(Job(SOURCE, SHORT, Constraints(), Rules(5), Mode(1, "sampling")))
     assert queue.remove(held[1].future)
-    assert queue.take_held("attention") == []
+    assert queue.take_waiting_for_graph("attention") == []
 
 
 Opened = Callable[[int], Engine]

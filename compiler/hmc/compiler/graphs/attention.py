@@ -43,28 +43,30 @@ class NodeAttention:
         g = a.g
         dim = a.arch.head_dim
         attention = a.arch.attention("decoder_self", layer)
-        heads = a.open_heads("decoder_self", layer)
-        visible = self.visible.with_heads(heads)
+        open_heads = a.open_heads("decoder_self", layer)
+        visible = self.visible.with_heads(open_heads)
         qkv = a.tree_projections(a.entry(x, attention.norm), attention)
-        qkv = g.op("Reshape", [qkv, visible.shape(g, 3 * heads, dim)])
+        qkv = g.op("Reshape", [qkv, visible.shape(g, 3 * open_heads, dim)])
         query, *new = g.op("Split", [qkv], outputs=3, axis=2, num_outputs=3)  # [B, k, H, D] each
         kept = []
         for part, value in zip(("key", "value"), new, strict=True):
             dtype = a.linears.cache_dtype(attention, part)
-            past = g.input(f"past_{part}_{layer}", dtype, ["B", heads, "N", dim])
-            present = g.op("ScatterND", [past, self._places_of(heads), a.linears.cached(g, attention, part, value)])
-            g.output(present, f"present_{part}_{layer}", dtype, ["B", heads, "N", dim])
+            past = g.input(f"past_{part}_{layer}", dtype, ["B", open_heads, "N", dim])
+            present = g.op(
+                "ScatterND", [past, self._places_of(open_heads), a.linears.cached(g, attention, part, value)]
+            )
+            g.output(present, f"present_{part}_{layer}", dtype, ["B", open_heads, "N", dim])
             kept.append(present)
         y, _ = a.attend(attention, query, kept[0], kept[1], visible)
         return a.end_attention(x, y, attention, full_bias=not a.device_form)
 
-    def _places_of(self, heads: int) -> ir.Value:
-        """`[B, k, heads, 3]`: the places to write to in a layer with `heads` heads."""
-        if heads not in self._places:
+    def _places_of(self, open_heads: int) -> ir.Value:
+        """`[B, k, open_heads, 3]`: the places to write to in a layer with so many open heads."""
+        if open_heads not in self._places:
             g = self.a.g
             most = next(iter(self._places.values()))
-            self._places[heads] = g.op("Slice", [most, g.ints(0), g.ints(heads), g.ints(2)])
-        return self._places[heads]
+            self._places[open_heads] = g.op("Slice", [most, g.ints(0), g.ints(open_heads), g.ints(2)])
+        return self._places[open_heads]
 
 
 class CrossAttention:
@@ -91,14 +93,14 @@ class CrossAttention:
         g = a.g
         dim = a.arch.head_dim
         attention = a.arch.attention("cross", layer)
-        heads = a.open_heads("cross", layer)
-        visible = self.visible.with_heads(heads)
+        open_heads = a.open_heads("cross", layer)
+        visible = self.visible.with_heads(open_heads)
         transposed = a.linears.transposed(attention)
         name, places = ("cross_key_turned", (dim, "S")) if transposed else ("cross_key", ("S", dim))
-        key = g.input(f"{name}_{layer}", a.linears.cache_dtype(attention, "key"), ["B", heads, *places])
-        value = g.input(f"cross_value_{layer}", a.linears.cache_dtype(attention, "value"), ["B", heads, "S", dim])
+        key = g.input(f"{name}_{layer}", a.linears.cache_dtype(attention, "key"), ["B", open_heads, *places])
+        value = g.input(f"cross_value_{layer}", a.linears.cache_dtype(attention, "value"), ["B", open_heads, "S", dim])
         read = a.entry(x, attention.norm)
-        query = g.op("Reshape", [a.queries(read, attention), visible.shape(g, heads, dim)])
+        query = g.op("Reshape", [a.queries(read, attention), visible.shape(g, open_heads, dim)])
         y, weights = a.attend(attention, query, key, value, visible)
         if self.weights is not None:
             if weights is None:
@@ -133,15 +135,17 @@ class RowAttention:
         g = a.g
         dim = a.arch.head_dim
         attention = a.arch.attention("decoder_self", layer)
-        heads = a.open_heads("decoder_self", layer)
+        open_heads = a.open_heads("decoder_self", layer)
         scales = a.linears.row_scales(attention)
         dtype = "int8" if scales else a.linears.dtype
-        past = [g.input(f"past_{n}_{layer}", dtype, ["R", heads, "T", dim]) for n in ("key", "value")]
+        past = [g.input(f"past_{n}_{layer}", dtype, ["R", open_heads, "T", dim]) for n in ("key", "value")]
         read = a.entry(x, attention.norm)
         qkv = a.linear(read, *attention.inputs)
-        y, *present = _attend(a, attention, heads, [qkv, None, None, *past, self.lengths, self.total_length], scales)
+        y, *present = _attend(
+            a, attention, open_heads, [qkv, None, None, *past, self.lengths, self.total_length], scales
+        )
         for name, tensor in zip(("key", "value"), present, strict=True):
-            g.output(tensor, f"present_{name}_{layer}", dtype, ["R", heads, "T", dim])
+            g.output(tensor, f"present_{name}_{layer}", dtype, ["R", open_heads, "T", dim])
         return a.end_attention(x, y, attention)
 
 
@@ -162,15 +166,15 @@ class RowCrossAttention:
         g = a.g
         dim = a.arch.head_dim
         attention = a.arch.attention("cross", layer)
-        heads = a.open_heads("cross", layer)
-        past = [g.input(f"cross_{n}_{layer}", "int8", ["B", heads, "S", dim]) for n in ("key", "value")]
+        open_heads = a.open_heads("cross", layer)
+        past = [g.input(f"cross_{n}_{layer}", "int8", ["B", open_heads, "S", dim]) for n in ("key", "value")]
         read = a.entry(x, attention.norm)
         query = a.linear(read, attention.query)
-        empty = self._no_new_tokens(heads * dim)
+        empty = self._no_new_tokens(open_heads * dim)
         inputs = [query, empty, empty, *past, *self._lengths(past[0])]
-        y, *present = _attend(a, attention, heads, inputs, a.linears.row_scales(attention))
+        y, *present = _attend(a, attention, open_heads, inputs, a.linears.row_scales(attention))
         for name, tensor in zip(("key", "value"), present, strict=True):
-            g.output(tensor, f"present_cross_{name}_{layer}", "int8", ["B", heads, "S", dim])
+            g.output(tensor, f"present_cross_{name}_{layer}", "int8", ["B", open_heads, "S", dim])
         return a.end_attention(x, y, attention)
 
     def _lengths(self, key: ir.Value) -> list[ir.Value]:
@@ -192,7 +196,11 @@ class RowCrossAttention:
 
 
 def _attend(
-    a: Author, attention: AttentionSpec, heads: int, inputs: Sequence[ir.Value | None], scales: dict[str, float] | None
+    a: Author,
+    attention: AttentionSpec,
+    open_heads: int,
+    inputs: Sequence[ir.Value | None],
+    scales: dict[str, float] | None,
 ) -> list[ir.Value]:
     """GroupQueryAttention: query, new keys and values, past ones, lengths → the result and present keys and values.
 
@@ -205,15 +213,21 @@ def _attend(
     query, *rest = inputs
     inputs = [query if a.by_row else g.op("Unsqueeze", [query, g.ints(1)]), *rest]
     if scales:
-        sink = g.weight(f"const.no_sink_{heads}", np.full(heads, -np.inf, np.float32))
+        sink = g.weight(f"const.no_sink_{open_heads}", np.full(open_heads, -np.inf, np.float32))
         unused: list[ir.Value | None] = [None] * 4
         of = [g.weight(f"{attention.name}.{n}.row_scale", np.array([s], np.float32)) for n, s in scales.items()]
         inputs = [*inputs, *unused, sink, *of]
         kept = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
     y, *present = g.op(
-        "GroupQueryAttention", inputs, domain=MICROSOFT, outputs=3, num_heads=heads, kv_num_heads=heads, **kept
+        "GroupQueryAttention",
+        inputs,
+        domain=MICROSOFT,
+        outputs=3,
+        num_heads=open_heads,
+        kv_num_heads=open_heads,
+        **kept,
     )
-    return [y if a.by_row else g.op("Reshape", [y, g.ints(-1, heads * a.arch.head_dim)]), *present]
+    return [y if a.by_row else g.op("Reshape", [y, g.ints(-1, open_heads * a.arch.head_dim)]), *present]
 
 
 def states_by_row(arch: Architecture, layout: HeadLayout, tensors: Tensors, linears: Linears) -> bool:

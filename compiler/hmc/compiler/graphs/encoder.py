@@ -53,34 +53,34 @@ def author_encoder(
 def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, layer: int) -> ir.Value:
     g = a.g
     attention = a.arch.attention("encoder_self", layer)
-    heads = a.open_heads("encoder_self", layer)
-    if not heads:
+    open_heads = a.open_heads("encoder_self", layer)
+    if not open_heads:
         return a.closed_attention(x, attention)
-    inner = heads * a.arch.head_dim
+    inner = open_heads * a.arch.head_dim
     shape = g.op("Concat", [shape, g.ints(inner)], axis=0)
     parts, bias = a.source_projections(a.entry(x, attention.norm), attention)
     query, key, value = (g.op("Reshape", [part, shape]) for part in parts)
-    y = g.op("MultiHeadAttention", [query, key, value, bias, lengths], domain=MICROSOFT, num_heads=heads)
+    y = g.op("MultiHeadAttention", [query, key, value, bias, lengths], domain=MICROSOFT, num_heads=open_heads)
     return a.end_attention(x, g.op("Reshape", [y, g.ints(-1, inner)]), attention, full_bias=not a.device_form)
 
 
 def _cross_projection(a: Author, x: ir.Value, shape: ir.Value, layer: int) -> None:
     g = a.g
     attention = a.arch.attention("cross", layer)
-    heads = a.open_heads("cross", layer)
+    open_heads = a.open_heads("cross", layer)
     dim = a.arch.head_dim
-    if not heads:
+    if not open_heads:
         return
     parts = a.several(x, attention.key, attention.value)
-    shape = g.op("Concat", [shape, g.ints(heads, dim)], axis=0)
+    shape = g.op("Concat", [shape, g.ints(open_heads, dim)], axis=0)
     for part, tensor in zip(("key", "value"), parts, strict=True):
         kept = g.op("Reshape", [a.linears.cached(g, attention, part, tensor), shape])
         dtype = a.linears.cache_dtype(attention, part)
         rows = g.op("Transpose", [kept], perm=[0, 2, 1, 3])
-        g.output(rows, f"cross_{part}_{layer}", dtype, ["B", heads, "S", dim])
+        g.output(rows, f"cross_{part}_{layer}", dtype, ["B", open_heads, "S", dim])
         if part == "key" and a.linears.transposed(attention):
             turned = g.op("Transpose", [kept], perm=[0, 2, 3, 1])
-            g.output(turned, f"cross_key_turned_{layer}", dtype, ["B", heads, dim, "S"])
+            g.output(turned, f"cross_key_turned_{layer}", dtype, ["B", open_heads, dim, "S"])
 
 
 class SlotCaches:
@@ -115,37 +115,37 @@ class SlotCaches:
         a = self.a
         g = a.g
         attention = a.arch.attention("cross", layer)
-        heads = a.open_heads("cross", layer)
+        open_heads = a.open_heads("cross", layer)
         dim = a.arch.head_dim
         dtype = a.linears.dtype
-        dims: Dims = ["B", heads, "S", dim]
+        dims: Dims = ["B", open_heads, "S", dim]
         caches = [g.input(f"cross_{part}_{layer}", dtype, dims) for part in ("key", "value")]
         joint = a.products(self.states, attention.key, attention.value)
-        joint = g.op("Reshape", [joint, g.op("Concat", [self.shape, g.ints(2 * heads, dim)], axis=0)])
-        joint = g.op("Concat", [joint, self._after(heads, caches[0])], axis=1)  # [b, S, 2H, D]
+        joint = g.op("Reshape", [joint, g.op("Concat", [self.shape, g.ints(2 * open_heads, dim)], axis=0)])
+        joint = g.op("Concat", [joint, self._after(open_heads, caches[0])], axis=1)  # [b, S, 2H, D]
         joint = g.op("Transpose", [joint], perm=[0, 2, 1, 3])
         parts = g.op("Split", [joint], outputs=2, axis=1, num_outputs=2)  # [b, H, S, D] each
         if not self._rows:
             most = max(map(len, a.layout.cross))
             self._rows[most] = self._author_rows(most, caches[0])
-        rows = self._rows_of(heads)
+        rows = self._rows_of(open_heads)
         for name, cache, part in zip(("key", "value"), caches, parts, strict=True):
             written = g.op("ScatterND", [cache, rows, part])
             g.output(written, f"next_cross_{name}_{layer}", dtype, dims)
 
-    def _after(self, heads: int, cache: ir.Value) -> ir.Value:
+    def _after(self, open_heads: int, cache: ir.Value) -> ir.Value:
         """Zeros for the positions of a cache after those of the sources, `[b, S - s, 2H, D]`. Shared by layers."""
-        if heads not in self._zeros:
+        if open_heads not in self._zeros:
             g = self.a.g
             count, length = (g.op("Slice", [self.shape, g.ints(n), g.ints(n + 1)]) for n in (0, 1))
             room = g.op("Shape", [cache], start=2, end=3)
-            shape = [count, g.op("Sub", [room, length]), g.ints(2 * heads, self.a.arch.head_dim)]
+            shape = [count, g.op("Sub", [room, length]), g.ints(2 * open_heads, self.a.arch.head_dim)]
             zero = ir.tensor(np.zeros(1, DTYPES[self.a.linears.dtype].numpy()))
-            self._zeros[heads] = g.op("ConstantOfShape", [g.op("Concat", shape, axis=0)], value=zero)
-        return self._zeros[heads]
+            self._zeros[open_heads] = g.op("ConstantOfShape", [g.op("Concat", shape, axis=0)], value=zero)
+        return self._zeros[open_heads]
 
-    def _author_rows(self, heads: int, cache: ir.Value) -> ir.Value:
-        """(slot, head, position) of every row of D values of a cache, `[b, heads, S, 3]`.
+    def _author_rows(self, open_heads: int, cache: ir.Value) -> ir.Value:
+        """(slot, head, position) of every row of D values of a cache, `[b, open_heads, S, 3]`.
 
         With an index of the slot alone, ONNX Runtime's `ScatterND` on CUDA copies a whole slot with one thread.
         """
@@ -155,18 +155,18 @@ class SlotCaches:
         positions = g.op("Range", [zero, g.op("Squeeze", [end]), one])
         columns = [
             g.op("Reshape", [self.slots, g.ints(-1, 1, 1, 1)]),
-            g.weight(f"const.heads_{heads}", np.arange(heads, dtype=np.int64).reshape(1, heads, 1, 1)),
+            g.weight(f"const.heads_{open_heads}", np.arange(open_heads, dtype=np.int64).reshape(1, open_heads, 1, 1)),
             g.op("Reshape", [positions, g.ints(1, 1, -1, 1)]),
         ]
         count = g.op("Shape", [self.slots], start=0, end=1)
-        shape = g.op("Concat", [count, g.ints(heads), end, g.ints(1)], axis=0)
+        shape = g.op("Concat", [count, g.ints(open_heads), end, g.ints(1)], axis=0)
         rows: ir.Value = g.op("Concat", [g.op("Expand", [column, shape]) for column in columns], axis=-1)
         return rows
 
-    def _rows_of(self, heads: int) -> ir.Value:
-        """`[b, heads, S, 3]`: the rows to write in a layer with `heads` heads."""
-        if heads not in self._rows:
+    def _rows_of(self, open_heads: int) -> ir.Value:
+        """`[b, open_heads, S, 3]`: the rows to write in a layer with so many open heads."""
+        if open_heads not in self._rows:
             g = self.a.g
             most = next(iter(self._rows.values()))
-            self._rows[heads] = g.op("Slice", [most, g.ints(0), g.ints(heads), g.ints(1)])
-        return self._rows[heads]
+            self._rows[open_heads] = g.op("Slice", [most, g.ints(0), g.ints(open_heads), g.ints(1)])
+        return self._rows[open_heads]

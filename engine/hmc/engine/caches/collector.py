@@ -59,13 +59,13 @@ class Collector:
         arrays: Arrays = {}
         k = self._rows
         for output, (_, ended, histories) in PARTS.items():
-            found = host[output][: len(slots)]
+            gathered = host[output][: len(slots)]
             for i, name in enumerate(ended):
-                arrays[name] = found[:, i * k : (i + 1) * k]
+                arrays[name] = gathered[:, i * k : (i + 1) * k]
             for i, name in enumerate(histories):
                 first = len(ended) * k + i * steps * k
-                arrays[name] = found[:, first : first + steps * k].reshape(len(slots), steps, k)
-        return Ended.of(arrays)
+                arrays[name] = gathered[:, first : first + steps * k].reshape(len(slots), steps, k)
+        return Ended.from_arrays(arrays)
 
     def warm_up(self) -> None:
         """Runs every shape, the largest first, so that later runs take no memory."""
@@ -78,10 +78,10 @@ class Collector:
 
     def _arrangement(self, count: int, steps: int) -> Arrangement:
         k = self._rows
-        found: dict[str, tuple[str, Sequence[int]]] = {"slots": ("tensor(int64)", (count,))}
+        arrangement: dict[str, tuple[str, Sequence[int]]] = {"slots": ("tensor(int64)", (count,))}
         for output, (kind, ended, histories) in PARTS.items():
-            found[output] = kind, (count, len(ended) * k + len(histories) * steps * k)
-        return found
+            arrangement[output] = kind, (count, len(ended) * k + len(histories) * steps * k)
+        return arrangement
 
     def _bind(self, count: int, steps: int) -> None:
         """Lays out what is read of so many sentences and steps, and binds the graph to it."""

@@ -23,7 +23,7 @@ from hmc.engine.caches.pools import ON_HOST, CacheShape, Pools
 from hmc.engine.caches.positions import Positions
 from hmc.engine.decoding import beam, sampling
 from hmc.engine.requests.options import Sampling
-from hmc.engine.runtime import turns
+from hmc.engine.runtime import capture_lock
 from hmc.engine.runtime.bound_steps import BoundStep, BoundSteps
 from hmc.engine.runtime.memory.mirrored import Arrangement, MirroredArrays, arrangement_bytes
 from hmc.engine.runtime.sessions import DeviceSessions
@@ -45,7 +45,10 @@ class DeviceCaches(Caches):
         self.device = sessions.device
         self.rows = chain.rows
         session = sessions.checkout_decoder(variant)
-        caches = {i.name: CacheShape(i.type, tuple(i.shape)) for i in session.get_inputs() if _is_cache(i.name)}
+        caches = {}
+        for graph_input in session.get_inputs():
+            if graph_input.name.startswith(("past_", "cross_")):
+                caches[graph_input.name] = CacheShape(graph_input.type, tuple(graph_input.shape))
         self.self_attention = any(name.startswith("past_") for name in caches)
         self.pools = Pools(caches, sessions.memory)
         self.steps = DeviceSteps(session, variant, chain, self.pools, sessions.arch.vocab_size)
@@ -72,7 +75,7 @@ class DeviceCaches(Caches):
         lengths = np.array([len(s) for s in sources], np.int32)
         if not len(self.slots):  # rooms that only earlier sentences needed would slow every step down
             self.geometry = None
-        with turns.shared(self.device):
+        with capture_lock.shared(self.device):
             bucket = self.chain.bucket_for(int(lengths.max()), max(limits, default=1))
             self._grow_to(self.chain.geometry(max(bucket, self._bucket), self.geometry))
             taken = self._free_slots(len(sources))
@@ -89,7 +92,7 @@ class DeviceCaches(Caches):
         self._map_rows()
 
     def clean(self, sentences: Sequence[int]) -> None:
-        with turns.shared(self.device):
+        with capture_lock.shared(self.device):
             self.pools.clean(self._present, self.slots[np.asarray(sentences, np.int64)].tolist())
 
     def reorder(self, parents: Ints) -> None:
@@ -97,7 +100,7 @@ class DeviceCaches(Caches):
 
     def run(self, step: Arrays) -> Arrays:
         self._last_step = step
-        with turns.shared(self.device):
+        with capture_lock.shared(self.device):
             outputs = self._run(dict(step))
         unread = () if "wanted" in step else ("wanted_scores",)
         by_slot = {name for name, axes in self.steps.outputs.items() if axes[0] == "B"}
@@ -129,7 +132,7 @@ class DeviceCaches(Caches):
     def warm_up(self) -> None:
         """See `Caches`: runs a step of every geometry and size, and the encoder on every shape."""
         assert not len(self.slots)
-        with turns.shared(self.device):
+        with capture_lock.shared(self.device):
             self.pools.take_all(self.chain)
             for geometry in reversed(list(self.chain)):  # so that memory is not taken piece by piece
                 self.encoder.warm_up(self.pools.views(geometry), geometry.slots, geometry.source)
@@ -221,15 +224,14 @@ class DeviceSteps:
         outputs = {o.name: o for o in session.get_outputs() if not o.name.startswith("present_")}
         self.outputs: dict[str, tuple[str | int, ...]] = {name: tuple(o.shape) for name, o in outputs.items()}
         """Name → axes, of the outputs that are no caches."""
-        self._types = {name: each.type for name, each in (self.inputs | outputs).items()}
+        self._types = {name: value.type for name, value in (self.inputs | outputs).items()}
         drawn = sampling.candidates_needed(Sampling()) + 2  # pad and EOS
         needed = drawn if variant == "sampling" else beam.candidates_needed(chain.rows)
         self.usual = min(needed, vocab_size)
         """K of steps without bans."""
         self.steps = BoundSteps(session, self.memory.device)
-        largest = [(g, g.slots) for g in chain]
-        self._in = self._make(max(arrangement_bytes(self._inputs_of(*each, {})) for each in largest))
-        self._out = self._make(max(arrangement_bytes(self._outputs_of(*each, self.usual)) for each in largest))
+        self._in = self._make(max(arrangement_bytes(self._input_arrangement(g, g.slots, {})) for g in chain))
+        self._out = self._make(max(arrangement_bytes(self._output_arrangement(g, g.slots, self.usual)) for g in chain))
         self._arranged: Hashable = None
         """The key for which `_in` and `_out` are arranged."""
 
@@ -240,13 +242,13 @@ class DeviceSteps:
         """
         widths = {"banned": _power_of_two(inputs["banned"].shape[1])} if "banned" in inputs else {}
         step, (into, out) = self._step(geometry, size, candidates, widths)
-        for name, held in into.host.items():
+        for name, array in into.host.items():
             value = inputs[name]
-            if value.ndim == 2 and value.shape[1] < held.shape[1]:  # a token may be named again
-                held[:, : value.shape[1]] = value
-                held[:, value.shape[1] :] = value[:, :1]
+            if value.ndim == 2 and value.shape[1] < array.shape[1]:  # a token may be named again
+                array[:, : value.shape[1]] = value
+                array[:, value.shape[1] :] = value[:, :1]
             else:
-                held[...] = value
+                array[...] = value
         into.write()
         step.run(wait=True)
         out.read()
@@ -255,8 +257,8 @@ class DeviceSteps:
     def warm_up(self, geometry: Geometry, size: int) -> None:
         """Captures the usual step of this size."""
         step, (into, _) = self._step(geometry, size, self.usual, {})
-        for name, held in into.host.items():
-            held[...] = name == "source_lengths"
+        for name, array in into.host.items():
+            array[...] = name == "source_lengths"
         into.write()
         step.run(wait=True)
 
@@ -272,27 +274,26 @@ class DeviceSteps:
         key = (geometry, size, candidates, *widths.values())
 
         def bind(step: BoundStep) -> None:
-            arrangements = self._inputs_of(geometry, size, widths), self._outputs_of(geometry, size, candidates)
-            held = self._in, self._out
-            if not usual:
-                held = self._make(arrangement_bytes(arrangements[0])), self._make(arrangement_bytes(arrangements[1]))
-            into, out = (arrays.arrange(each) for arrays, each in zip(held, arrangements, strict=True))
-            for name, view in into.items():
+            inputs = self._input_arrangement(geometry, size, widths)
+            outputs = self._output_arrangement(geometry, size, candidates)
+            into = self._in if usual else self._make(arrangement_bytes(inputs))
+            out = self._out if usual else self._make(arrangement_bytes(outputs))
+            for name, view in into.arrange(inputs).items():
                 view.bind_input(step.binding, name)
-            for name, view in out.items():
+            for name, view in out.arrange(outputs).items():
                 view.bind_output(step.binding, name)
             self._bind_caches(step, geometry, size)
             on_host = {"candidates": np.array([candidates]), "total_length": np.array([geometry.target], np.int32)}
             for name in self.host_inputs:
                 step.binding.bind_cpu_input(name, on_host[name])
-            step.held = [*held, on_host]
+            step.bound_arrays = [into, out, on_host]
 
         if key != self._arranged and usual:
-            self._in.arrange(self._inputs_of(geometry, size, widths))
-            self._out.arrange(self._outputs_of(geometry, size, candidates))
+            self._in.arrange(self._input_arrangement(geometry, size, widths))
+            self._out.arrange(self._output_arrangement(geometry, size, candidates))
             self._arranged = key
         step = self.steps.step(key, bind, "" if usual else UNUSUAL)
-        return step, (step.held[0], step.held[1])
+        return step, (step.bound_arrays[0], step.bound_arrays[1])
 
     def _bind_caches(self, step: BoundStep, geometry: Geometry, size: int) -> None:
         for name, view in self.pools.views(geometry).items():
@@ -301,18 +302,23 @@ class DeviceSteps:
             if name.startswith("past_"):
                 part.bind_output(step.binding, name.replace("past_", "present_"))
 
-    def _inputs_of(self, geometry: Geometry, size: int, widths: dict[str, int]) -> Arrangement:
+    def _input_arrangement(self, geometry: Geometry, size: int, widths: dict[str, int]) -> Arrangement:
         named = {"penalised": geometry.target, "banned": USUAL_BANNED} | widths
-        return {
-            name: (i.type, (size * geometry.rows, named[name]) if name in named else _sizes(i.shape, geometry, size))
-            for name, i in self.inputs.items()
-        }
+        arrangement: dict[str, tuple[str, Sequence[int]]] = {}
+        for name, value in self.inputs.items():
+            if name in named:
+                shape: Sequence[int] = (size * geometry.rows, named[name])
+            else:
+                shape = _sizes(value.shape, geometry, size)
+            arrangement[name] = value.type, shape
+        return arrangement
 
-    def _outputs_of(self, geometry: Geometry, size: int, candidates: int) -> Arrangement:
-        return {
-            name: (self._types[name], _sizes([candidates if axis == "K" else axis for axis in axes], geometry, size))
-            for name, axes in self.outputs.items()
-        }
+    def _output_arrangement(self, geometry: Geometry, size: int, candidates: int) -> Arrangement:
+        arrangement: dict[str, tuple[str, Sequence[int]]] = {}
+        for name, axes in self.outputs.items():
+            known = (*axes[:-1], candidates) if "K" in axes else axes
+            arrangement[name] = self._types[name], _sizes(known, geometry, size)
+        return arrangement
 
     def _make(self, size: int) -> MirroredArrays:
         return MirroredArrays(self.memory, size, "inputs and outputs of steps")
@@ -324,7 +330,3 @@ def _sizes(axes: Any, geometry: Geometry, size: int) -> tuple[int, ...]:
 
 def _power_of_two(width: int) -> int:
     return max(1 << (width - 1).bit_length(), USUAL_BANNED)
-
-
-def _is_cache(name: str) -> bool:
-    return name.startswith(("past_", "cross_"))

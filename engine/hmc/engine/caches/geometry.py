@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from hmc.engine.arrays import round_up
+from hmc.artifact.rounding import round_up
 
 FIRST_SOURCE = 32
 FIRST_TARGET = 64
@@ -107,7 +108,7 @@ class Chain:
 
     def __iter__(self) -> Iterator[Geometry]:
         """All geometries, those of the first bucket first."""
-        return (geometry for bucket in self.buckets for geometry in bucket)
+        return chain.from_iterable(self.buckets)
 
     def bucket_for(self, source: int, limit: int) -> int:
         """The first bucket with room for a sentence of `source` tokens (EOS included) and at most `limit` tokens of
@@ -126,7 +127,9 @@ class Chain:
         `present` one; a batch without sentences has no present one. Raises ValueError for too many nodes."""
         fewest = (0, 0, 0) if present is None else (present.source, present.target, present.nodes)
         full = present is not None and present.full  # a full tree stays full
-        for geometry in (g for each in self.buckets[bucket:] for g in each if g.full >= full):
+        for geometry in chain.from_iterable(self.buckets[bucket:]):
+            if geometry.full < full:
+                continue
             rooms = geometry.source, geometry.target, geometry.nodes
             enough = geometry.nodes >= nodes or not geometry.nodes
             if enough and all(room >= least for room, least in zip(rooms, fewest, strict=True)):

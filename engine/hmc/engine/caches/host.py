@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hmc.engine.arrays import DTYPES, Arrays, Ints, round_up
+from hmc.artifact.rounding import round_up
+from hmc.engine.arrays import DTYPES, Arrays, Ints
 from hmc.engine.caches.interface import Caches
 from hmc.engine.caches.positions import Positions
 from hmc.engine.caches.shortlists import Shortlists
@@ -51,7 +52,7 @@ class HostCaches(Caches):
         )
         self.source_capacity = ROUND_SOURCE
         self.source_lengths = np.zeros(self.capacity, np.int32)
-        self.shortlists = Shortlists.of(sessions, rows)
+        self.shortlists = Shortlists.for_level(sessions, rows)
         self._binding: Any = None
         self._bound: Arrays = {}
         self._outputs: Arrays = {}
@@ -231,7 +232,8 @@ class LoneRowCaches(HostCaches):
 
     def run(self, step: Arrays) -> Arrays:
         if self._copied:
-            step = {n: value if n == "candidates" else value.repeat(COPIES, axis=0) for n, value in step.items()}
+            copied = {name: value.repeat(COPIES, axis=0) for name, value in step.items() if name != "candidates"}
+            step = step | copied
         return self._without_copy(super().run(step))
 
     def run_next(self, tokens: Ints) -> Arrays:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 
 import numpy as np
 
-from hmc.engine.arrays import round_up
+from hmc.artifact.rounding import round_up
 from hmc.engine.caches.geometry import Geometry
 from hmc.engine.runtime.memory import cuda_calls
 from hmc.engine.runtime.memory.account import LevelMemory
@@ -56,16 +57,14 @@ class Pools:
         """memory: the account that the bytes are taken from."""
         self.caches = dict(caches)
         self.memory = memory
-        self._blocks: dict[tuple[int, bool], list[DeviceBlock]] = {
-            (pool, filled): [] for pool in (0, 1) for filled in (False, True)
-        }
+        self._blocks: dict[tuple[int, bool], list[DeviceBlock]] = {key: [] for key in product((0, 1), (False, True))}
         """(pool, whether for arrays that are filled) → its memory."""
         self._views: dict[Geometry, dict[str, DeviceArray]] = {}
 
     @property
     def bytes(self) -> int:
         """Of the device, held now."""
-        return sum(block.size for blocks in self._blocks.values() for block in blocks)
+        return sum(block.size for block in chain.from_iterable(self._blocks.values()))
 
     def views(self, geometry: Geometry) -> dict[str, DeviceArray]:
         """All slots of all caches in a geometry. Takes memory if the geometry is new; raises FailedPreconditionError if
@@ -76,7 +75,7 @@ class Pools:
 
     def take_all(self, geometries: Iterable[Geometry]) -> None:
         """Takes memory for all of these geometries, so that steps take none later. Raises FailedPreconditionError."""
-        for geometry in sorted(geometries, key=lambda each: -self._layout(each, filled=False)[1]):
+        for geometry in sorted(geometries, key=lambda geometry: -self._layout(geometry, filled=False)[1]):
             self.views(geometry)
 
     def move(self, source: Geometry, target: Geometry, slots: Sequence[tuple[int, int]] = ()) -> None:
@@ -89,14 +88,14 @@ class Pools:
         """
         assert source.pool != target.pool
         kept = min(source.slots, target.slots)
-        held = self.views(source)
+        present = self.views(source)
         into = self.views(target)
         for name, shape in self.caches.items():
             if shape.fill:
                 fill(into[name], shape.fill)
-            copy_into_larger(held[name].slots(kept), into[name].slots(kept), shape.growing)
+            copy_into_larger(present[name].slots(kept), into[name].slots(kept), shape.growing)
             for old, new in slots:
-                copy_into_larger(held[name].slots(1, old), into[name].slots(1, new), shape.growing)
+                copy_into_larger(present[name].slots(1, old), into[name].slots(1, new), shape.growing)
         self._wait()
 
     def clean(self, geometry: Geometry, slots: Sequence[int]) -> None:

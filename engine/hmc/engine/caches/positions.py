@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hmc.engine.arrays import Arrays, Ints, round_up
+from hmc.artifact.rounding import round_up
+from hmc.engine.arrays import Arrays, Ints
 from hmc.engine.caches.interface import UNLIMITED_STEPS
 
 ROUND_POSITIONS = 16

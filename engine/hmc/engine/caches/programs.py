@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -98,7 +99,7 @@ class ProgramCaches(Caches):
         count = int(step["candidates"][0])
         ids: Ints | None = None
         if self.listed:
-            logits, ids = self._of_lists(logits, count)
+            logits, ids = self._listed_logits(logits, count)
             step = step | in_lists(step, self.listed)
         if "penalised" in step:
             logits = penalise_repetition(logits, step["penalised"], step["penalties"])
@@ -112,8 +113,8 @@ class ProgramCaches(Caches):
         if "uniforms" in step:
             log_probs = logits - sums
             block = self.sessions.program.candidates.block
-            given = step["banned"], step["temperatures"], step["uniforms"], block
-            drawn, weights = draw(log_probs, *given, exponential=self.exp)
+            sampling = step["banned"], step["temperatures"], step["uniforms"], block
+            drawn, weights = draw(log_probs, *sampling, exponential=self.exp)
             outputs["sampled"] = drawn
             outputs["sampled_scores"] = np.take_along_axis(log_probs, drawn[:, None], axis=1)[:, 0]
             outputs["weights"] = np.take_along_axis(weights, best, axis=1)
@@ -123,7 +124,7 @@ class ProgramCaches(Caches):
                 outputs["sampled"] = np.take_along_axis(ids, outputs["sampled"][:, None], axis=1)[:, 0]
         return outputs
 
-    def _of_lists(self, logits: Float32, count: int) -> tuple[Float32, Ints]:
+    def _listed_logits(self, logits: Float32, count: int) -> tuple[Float32, Ints]:
         """Logits `[R, L]` of lists, with room for `count` candidates and for a token that is in no list; and the token
         ids of their places. Both are of the same shape; a place without a token has the logit −∞."""
         width = max(logits.shape[1] + 1, count)
@@ -160,10 +161,10 @@ class ReferenceCaches(ProgramCaches):
         self.own.take(parents)
 
     def step(self, tokens: Ints, lengths: Ints, *, attention: bool) -> tuple[Float32, Float32 | None]:
-        by_row = [source for source in self.sources for _ in range(self.rows)]
-        found = self.level.step(tokens, lengths, self.own, by_row)
-        layers = [found.attention[layer] for layer in sorted(found.attention)]
-        return found.logits, self._attention(layers) if attention and layers else None
+        by_row = list(chain.from_iterable(repeat(source, self.rows) for source in self.sources))
+        result = self.level.step(tokens, lengths, self.own, by_row)
+        layers = [result.attention[layer] for layer in sorted(result.attention)]
+        return result.logits, self._attention(layers) if attention and layers else None
 
     def rank(self, logits: Float32, count: int) -> tuple[Ints, Float32]:
         return best_tokens(logits, count), log_sum_exp(logits, self.level.candidates.block)
@@ -173,8 +174,8 @@ class ReferenceCaches(ProgramCaches):
 
     def _attention(self, layers: list[list[Float32]]) -> Float32:
         """`[B, H, k, S]`, from each row's weights `[H, S]` of its own source."""
-        heads = sum(len(rows[0]) for rows in layers)
-        weights = np.zeros((len(self.lengths), heads, self.rows, max(self.lengths)), np.float32)
+        open_heads = sum(len(rows[0]) for rows in layers)
+        weights = np.zeros((len(self.lengths), open_heads, self.rows, max(self.lengths)), np.float32)
         first = 0
         for rows in layers:
             last = first + len(rows[0])

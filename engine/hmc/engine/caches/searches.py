@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.bundle.manifest import SearchVariant
-from hmc.engine.arrays import round_up
+from hmc.artifact.rounding import round_up
 from hmc.engine.caches.collector import Collector
 from hmc.engine.caches.geometry import Chain, Geometry
 from hmc.engine.caches.interface import UNLIMITED_STEPS
@@ -68,9 +68,9 @@ class Searches:
         self._outputs = [o.name for o in session.get_outputs()]
         self._steps = BoundSteps(session, self.device)
         axes = {n: (i.type, tuple(i.shape)) for n, i in self._inputs.items() if n.startswith(GROWING_INPUTS)}
-        axes = dict(sorted(axes.items(), key=lambda each: _copied_together(each[0], each[1][1])))
+        axes = dict(sorted(axes.items(), key=lambda cache: _copied_together(cache[0], cache[1][1])))
         fills = {"node_bias": MASKED}
-        self.pools = Pools({n: CacheShape(*each, fills.get(n, 0.0)) for n, each in axes.items()}, sessions.memory)
+        self.pools = Pools({n: CacheShape(*cache, fills.get(n, 0.0)) for n, cache in axes.items()}, sessions.memory)
         most = self.chain.slots(0)
         sizes = {"B": most, "k": rows, "P": self._longest}
         others = [i for n, i in self._inputs.items() if not n.startswith(GROWING_INPUTS) and n not in ON_HOST]
@@ -277,16 +277,16 @@ class Searches:
         caches = self.pools.views(geometry)
         for name in self._inputs:
             if name in ON_HOST:
-                step.held.append(self._on_host(name, geometry))
-                step.binding.bind_cpu_input(name, step.held[-1])
+                step.bound_arrays.append(self._on_host(name, geometry))
+                step.binding.bind_cpu_input(name, step.bound_arrays[-1])
             else:
                 (caches if name in caches else self._state)[name].slots(size).bind_input(step.binding, name)
         for name in self._outputs:
             if name == "report":
                 self._state[name].bind_output(step.binding, name)
             else:
-                held = name.replace("present_", "past_").removeprefix("next_")
-                (caches if held in caches else self._state)[held].slots(size).bind_output(step.binding, name)
+                cache = name.replace("present_", "past_").removeprefix("next_")
+                (caches if cache in caches else self._state)[cache].slots(size).bind_output(step.binding, name)
 
     def _on_host(self, name: str, geometry: Geometry) -> npt.NDArray[Any]:
         if name == "candidates":

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from hmc.engine.arrays import NEG_INF, Arrays, Ints, round_up
+from hmc.artifact.rounding import round_up
+from hmc.engine.arrays import NEG_INF, Arrays, Ints
 from hmc.engine.runtime.sessions import LevelSessions
 
 ROUND_LIST = 128
@@ -47,7 +48,7 @@ class Shortlists:
         """Token id → its position in the union, where it has one."""
 
     @classmethod
-    def of(cls, sessions: LevelSessions, rows: int) -> Shortlists | None:
+    def for_level(cls, sessions: LevelSessions, rows: int) -> Shortlists | None:
         """Empty lists for a batch of this level. None: the level has no shortlists."""
         if not sessions.lexicon:
             return None
@@ -95,7 +96,7 @@ class Shortlists:
 def in_lists(step: Arrays, lists: Sequence[Ints]) -> Arrays:
     """The step's inputs that name tokens, by positions in the lists `[N]` of sentences with k rows each. A token that
     is not in the list has the position behind its end."""
-    found: Arrays = {}
+    inputs: Arrays = {}
     for name in TOKEN_INPUTS:
         if name in step:
             tokens = step[name].reshape(len(lists), -1)
@@ -104,5 +105,5 @@ def in_lists(step: Arrays, lists: Sequence[Ints]) -> Arrays:
                 places = listed.searchsorted(tokens[sentence])
                 missing = listed.take(places, mode="clip") != tokens[sentence]
                 positions[sentence] = np.where(missing, len(listed), places)
-            found[name] = positions.reshape(step[name].shape)
-    return found
+            inputs[name] = positions.reshape(step[name].shape)
+    return inputs

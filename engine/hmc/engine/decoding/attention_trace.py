@@ -19,7 +19,7 @@ LEAST_COVERAGE = 1e-9
 def chosen_heads(layout: HeadLayout, names: Sequence[str]) -> Ints:
     """Indices of the named heads among the open cross heads, counted layer by layer. Without names: all open heads of
     the last layer that has any. Raises InvalidRequestError for a name that is not an open cross head."""
-    open_heads = [(layer, index) for layer, row in enumerate(layout.cross) for index in row]
+    open_heads = [(head.layer, head.index) for head in layout.heads() if head.kind == "cross"]
     if not open_heads:
         raise InvalidRequestError(
             "this level has no open cross-attention head, so it cannot align: choose a level that has one"
@@ -53,7 +53,7 @@ class AttentionTrace:
         """After that step row r continues row parents[r]; `[k]`."""
         self._parents.append(parents)
 
-    def of(self, row: int, length: int) -> Weights:
+    def weights(self, row: int, length: int) -> Weights:
         """`[length, S]`: the attention of a hypothesis of `length` tokens, which is in `row` now."""
         path = []
         for step in range(length - 1, -1, -1):

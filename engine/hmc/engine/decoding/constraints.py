@@ -33,10 +33,10 @@ class Constraints:
 
     def banned(self, row: npt.NDArray[np.int32]) -> Ints:
         """Tokens that may not follow `row`, the tokens of one hypothesis so far `[t]`; ascending, each once."""
-        found = [phrase[-1] for phrase in self._phrases if row[1 - len(phrase) :].tolist() == [*phrase[:-1]]]
+        completing = [phrase[-1] for phrase in self._phrases if row[1 - len(phrase) :].tolist() == [*phrase[:-1]]]
         if self.no_repeat_ngram_size:
-            found += _completing_ngram(row, self.no_repeat_ngram_size)
-        return np.union1d(self._always, found).astype(np.int64) if found else self._always
+            completing += _completing_ngram(row, self.no_repeat_ngram_size)
+        return np.union1d(self._always, completing).astype(np.int64) if completing else self._always
 
     @cached_property
     def _always(self) -> Ints:

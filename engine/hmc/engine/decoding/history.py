@@ -43,7 +43,7 @@ class Ended:
     """`[n, T, k]` the log-probability of each token."""
 
     @classmethod
-    def of(cls, arrays: Arrays) -> Ended:
+    def from_arrays(cls, arrays: Arrays) -> Ended:
         """From arrays by the names that the graphs give them (`ended_ranks`, `history_tokens`, …)."""
         names = ("ranks", "totals", "lengths", "rows", "complete", "finals")
         history = {name: arrays[f"history_{name}"] for name in ("tokens", "parents", "scores")}
@@ -64,16 +64,16 @@ def hypotheses(
     complete = ended.complete[:, :most].tolist()
     totals = ended.totals[:, :most].tolist()
     finals = ended.finals[:, :most].tolist()
-    there = known.tolist()
+    is_known = known.tolist()
     kept = written.tolist()
-    found: list[tuple[DecodedHypothesis, ...]] = []
+    by_sentence: list[tuple[DecodedHypothesis, ...]] = []
     for i, penalty in enumerate(penalties):
         if failed[i]:
-            found.append((DecodedHypothesis((), math.nan, complete=False),))
+            by_sentence.append((DecodedHypothesis((), math.nan, complete=False),))
             continue
         of_sentence = []
         for j in range(n_best[i]):
-            if there[i][j]:
+            if is_known[i][j]:
                 last = [finals[i][j]] if complete[i][j] else []
                 of_sentence.append(
                     DecodedHypothesis(
@@ -83,8 +83,8 @@ def hypotheses(
                         tuple(scores[i, j, : kept[i][j]].tolist() + last),
                     )
                 )
-        found.append(tuple(of_sentence))
-    return found
+        by_sentence.append(tuple(of_sentence))
+    return by_sentence
 
 
 def _followed(ended: Ended, written: Ints, row: Ints) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

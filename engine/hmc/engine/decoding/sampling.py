@@ -38,8 +38,8 @@ def draw(weights: Uniforms, options: Sequence[Sampling], uniforms: Uniforms) -> 
     the tokens that top-k left. The last token of the nucleus is the one that reaches top_p; without top-k a nucleus has
     at most NUCLEUS_TOKENS. K may be larger than a row needs, because another row needs it; the result is the same.
     """
-    top_k = np.array([each.top_k or 0 for each in options])
-    top_p = np.array([each.top_p for each in options])
+    top_k = np.array([sampling.top_k or 0 for sampling in options])
+    top_p = np.array([sampling.top_p for sampling in options])
     mass = weights.astype(np.float64)
     mass[np.cumsum(mass > 0, axis=1) > np.where(top_k > 0, top_k, NUCLEUS_TOKENS)[:, None]] = 0.0
     total = np.cumsum(mass, axis=1)[:, -1]  # summed in this order whatever K is

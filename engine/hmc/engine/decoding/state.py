@@ -30,10 +30,10 @@ class Rules:
     coverage_penalty: float = 0.0
 
     @classmethod
-    def of(cls, options: DecodeOptions, limit: int, *, given: bool = False) -> Rules:
-        """The rules that a request's options ask for. given: whether the target is given and only scored. `min_length`
-        then does not apply."""
-        shortest = 1 if given else options.min_length
+    def from_options(cls, options: DecodeOptions, limit: int, *, only_scored: bool = False) -> Rules:
+        """The rules that a request's options ask for. only_scored: whether the whole target is given. `min_length` then
+        does not apply."""
+        shortest = 1 if only_scored else options.min_length
         return cls(limit, options.length_penalty, shortest, options.enough, options.coverage_penalty)
 
 
@@ -153,10 +153,10 @@ class DecodeState:
         while int(self.lengths.max()) > self.tokens.shape[2]:
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)], axis=2)
             self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
-        each = np.arange(len(tokens))[:, None]
+        sentences = np.arange(len(tokens))[:, None]
         at = self.lengths[:, None] + np.arange(-count, 0)
-        self.tokens[each, :, at] = tokens.swapaxes(1, 2)
-        self.token_scores[each, :, at] = scores.swapaxes(1, 2)
+        self.tokens[sentences, :, at] = tokens.swapaxes(1, 2)
+        self.token_scores[sentences, :, at] = scores.swapaxes(1, 2)
         self.last[...] = tokens[:, :, -1]
 
     def end(self, sentence: int, row: int, total: float, final: float | None) -> None:
@@ -170,11 +170,11 @@ class DecodeState:
         token_scores = self.token_scores[sentence, row, :kept].tolist() + ([] if final is None else [final])
         score = total / max(len(token_scores), 1) ** rules.length_penalty
         trace = self.traces[sentence]
-        attention = None if trace is None else trace.of(row, len(token_scores))
+        attention = None if trace is None else trace.weights(row, len(token_scores))
         if attention is not None and rules.coverage_penalty:
             score += coverage_score(attention, rules.coverage_penalty)
-        found = DecodedHypothesis(ids, score, final is not None, tuple(token_scores), attention)
-        ranked = sorted([*self.finished[sentence], found], key=lambda h: -h.score)
+        hypothesis = DecodedHypothesis(ids, score, final is not None, tuple(token_scores), attention)
+        ranked = sorted([*self.finished[sentence], hypothesis], key=lambda h: -h.score)
         self.finished[sentence] = ranked[: max(self.beam, rules.enough or 0)]
 
     def fail(self, sentence: int) -> None:

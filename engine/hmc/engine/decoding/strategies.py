@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.model.architecture import Architecture
-from hmc.engine.arrays import NEG_INF, Arrays, Ints, round_up
+from hmc.artifact.rounding import round_up
+from hmc.engine.arrays import NEG_INF, Arrays, Ints
 from hmc.engine.decoding import beam, greedy, sampling
 from hmc.engine.decoding.job import Job
 from hmc.engine.decoding.state import DecodeState, StepResult
@@ -169,10 +170,10 @@ def _forced_scores(state: DecodeState, jobs: Sequence[Job], outputs: Arrays, sen
 
     A score that is no number stays so, and ends the search.
     """
-    found: npt.NDArray[np.float32] = outputs["wanted_scores"][sentence * state.beam : (sentence + 1) * state.beam]
+    scores: npt.NDArray[np.float32] = outputs["wanted_scores"][sentence * state.beam : (sentence + 1) * state.beam]
     if state.lengths[sentence] < jobs[sentence].constraints.free:
-        return np.where(np.isfinite(found), np.float32(0), found)
-    return found
+        return np.where(np.isfinite(scores), np.float32(0), scores)
+    return scores
 
 
 def _banned(state: DecodeState, jobs: Sequence[Job]) -> dict[int, Ints]:

@@ -85,11 +85,11 @@ def build_all(folder: Path, command: Sequence[str]) -> list[Path]:
     HMC has none for it. Raises CalledProcessError."""
     built = []
     here = [machine()] if sys.platform == "linux" else []
-    for each in machines() or here:
-        target = ["-target", f"{each}-linux-gnu.{GLIBC}"] if machines() else []
-        for name, flags in BUILDS.get(each, {}).items():
+    for target_machine in machines() or here:
+        target = ["-target", f"{target_machine}-linux-gnu.{GLIBC}"] if machines() else []
+        for name, flags in BUILDS.get(target_machine, {}).items():
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / library_name(name, each)
+            path = folder / library_name(name, target_machine)
             build_one(path, [*command, *target], flags)
             built.append(path)
     return built

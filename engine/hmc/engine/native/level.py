@@ -150,7 +150,7 @@ class _Lists:
         struct.output = self._value(operation.output, operation.heads * operation.width)
         struct.query = _range(operation.query)
         if operation.query is not None and operation.key is not None and operation.value is not None:
-            unsigned, signed = sorted((operation.query, operation.key), key=lambda each: each.signed)
+            unsigned, signed = sorted((operation.query, operation.key), key=lambda value_range: value_range.signed)
             struct.score_factor = F(unsigned.scale) * F(signed.scale * operation.scale)
             struct.value_factor = F(1 / 255) * F(operation.value.scale)
 
@@ -167,10 +167,10 @@ class _Lists:
         return int(contiguous.ctypes.data)
 
 
-def _range(found: ops.Range | None) -> c.RangeStruct:
-    if found is None:
+def _range(value_range: ops.Range | None) -> c.RangeStruct:
+    if value_range is None:
         return c.RangeStruct(0, 0, 0, 0.0)
-    return c.RangeStruct(1, found.zero_point, int(found.signed), found.scale)
+    return c.RangeStruct(1, value_range.zero_point, int(value_range.signed), value_range.scale)
 
 
 class NativeLevel:
@@ -209,7 +209,7 @@ class NativeLevel:
         last = program.step[-1]
         assert isinstance(last, ops.TopCandidates)
         self.candidates = last
-        self.attentions = [each for each in program.step if isinstance(each, ops.AttendSource)]
+        self.attentions = [operation for operation in program.step if isinstance(operation, ops.AttendSource)]
 
     @classmethod
     def open(
@@ -234,9 +234,9 @@ class NativeLevel:
 
     def exp(self, values: Float32) -> Float32:
         """What `hmc.engine.arithmetic.exp` gives."""
-        found = np.array(values, F)
-        self.library.hmc_exp(found.ctypes.data, found.size)
-        return found
+        results = np.array(values, F)
+        self.library.hmc_exp(results.ctypes.data, results.size)
+        return results
 
     def __del__(self) -> None:
         if self._handle:
@@ -297,7 +297,7 @@ class _Buffer:
             self.address = self.array.ctypes.data
         return self.address
 
-    def of(self, numbers: Sequence[Any]) -> int:
+    def write(self, numbers: Sequence[Any]) -> int:
         """The address of these numbers; of tuples, where each is of several numbers."""
         address = self.room(len(numbers))
         self.array[: len(numbers)] = numbers
@@ -363,35 +363,35 @@ class NativeBatch:
         powers = {exponent: _powers(exponent, most) for exponent in {rule.length_penalty for rule in rules}}
         addresses = {exponent: ctypes.addressof(array) for exponent, array in powers.items()}
         structs = [(rule.limit, rule.min_length, rule.enough or 0, addresses[rule.length_penalty]) for rule in rules]
-        given: tuple[int | None, int | None] = (None, None)
+        list_addresses: tuple[int | None, int | None] = (None, None)
         if lists:
             if len(lists) != len(sources):
                 raise ValueError(f"{len(lists)} lists for {len(sources)} sentences")
             listed = np.concatenate(lists).astype(np.int32)
-            given = self._list_starts.of([0, *accumulate(map(len, lists))]), listed.ctypes.data
+            list_addresses = self._list_starts.write([0, *accumulate(map(len, lists))]), listed.ctypes.data
         result = self._library.hmc_admit(
-            self._handle, len(sources), self._starts.of([0, *accumulate(lengths)]), self._tokens.of(tokens),
-            self._rules.of(structs), *given,
+            self._handle, len(sources), self._starts.write([0, *accumulate(lengths)]), self._tokens.write(tokens),
+            self._rules.write(structs), *list_addresses,
         )  # fmt: skip
         _check(result, "admit sentences")
         self.count += len(sources)
         self.sources += lengths
-        self.lists += [len(each) for each in lists]
+        self.lists += [len(tokens_of_list) for tokens_of_list in lists]
 
     def keep(self, order: Sequence[int]) -> None:
         """Sentence i becomes what sentence order[i] was; the others go."""
         count = len(order)
-        _check(self._library.hmc_keep(self._handle, count, self._numbers.of(order)), "keep sentences")
+        _check(self._library.hmc_keep(self._handle, count, self._numbers.write(order)), "keep sentences")
         self.count = count
         self.sources = [self.sources[index] for index in order]
         if self.lists:
             self.lists = [self.lists[index] for index in order]
 
-    def run(self, steps: int, held: int = 0, many: int = 1) -> int:
+    def run(self, steps: int, wait_steps: int = 0, many: int = 1) -> int:
         """Runs up to so many steps. Sentences that end leave the batch; the others close up, in their order. Ends early
-        when `many` have ended, when the first of them has waited for `held` further steps, and when none is left.
+        when `many` have ended, when the first of them has waited for `wait_steps` further steps, and when none is left.
         Returns how many steps were run. Where `ended` is not 0 then, `collect` has to be called."""
-        return _check(self._library.hmc_run(self._handle, steps, held, many, self._ended_at), "run")
+        return _check(self._library.hmc_run(self._handle, steps, wait_steps, many, self._ended_at), "run")
 
     @property
     def ended(self) -> int:
@@ -440,21 +440,21 @@ class NativeBatch:
             raise ValueError(f"tokens {read.shape}: one for each of {rows} rows")
         logits = np.empty((rows, max(self.lists, default=self.level.arch.vocab_size)), F)
         longest = max(self.sources)
-        heads = sum(each.heads for each in self.level.attentions) if attention else 0
+        heads = sum(operation.heads for operation in self.level.attentions) if attention else 0
         weights = np.zeros((rows * heads, longest), F)
         where = weights.ctypes.data if heads else None
         result = self._library.hmc_step(
             self._handle, read.ctypes.data, logits.ctypes.data, logits.shape[1], where, longest
         )
         _check(result, "step")
-        found = []
+        by_layer = []
         first = 0
-        for each in self.level.attentions if heads else ():
-            last = first + rows * each.heads
-            of_layer = weights[first:last].reshape(rows, each.heads, longest)
-            found.append(of_layer[:, np.argsort(each.original)] if each.original else of_layer)
+        for operation in self.level.attentions if heads else ():
+            last = first + rows * operation.heads
+            of_layer = weights[first:last].reshape(rows, operation.heads, longest)
+            by_layer.append(of_layer[:, np.argsort(operation.original)] if operation.original else of_layer)
             first = last
-        return logits, found
+        return logits, by_layer
 
     def reorder(self, parents: npt.NDArray[Any]) -> None:
         """Row r continues row parents[r] of the same sentence."""

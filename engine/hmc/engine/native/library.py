@@ -110,10 +110,10 @@ QUICK = frozenset({"hmc_keep", "hmc_collect"})
 @cache
 def best() -> ctypes.CDLL | None:
     """The fastest build that is here and that this processor runs; None where there is none. Raises OSError."""
-    there = instructions()
+    available = instructions()
     for name, needed in NEEDS.items():
         path = FOLDER / library_name(name)
-        if needed <= there and path.is_file():
+        if needed <= available and path.is_file():
             return load(path)
     return None
 

@@ -124,7 +124,7 @@ class RemoteEngines:
 
     def _lose(self) -> None:
         self._link = None
-        waiting: list[Future[Any]] = [*(each.future for each in self._opening.values()), *self._closing.values()]
+        waiting: list[Future[Any]] = [*(opening.future for opening in self._opening.values()), *self._closing.values()]
         self._opening.clear()
         self._closing.clear()
         for future in waiting:
@@ -282,7 +282,9 @@ class RemoteEngine(LevelEngine):
     def pending_interactive(self) -> int:
         with self.queue.changed:
             sent = (self._engines.jobs.get(number) for number in self._sent.values())
-            return self.queue.waiting_interactive + sum(each is not None and each[1].mode.interactive for each in sent)
+            return self.queue.waiting_interactive + sum(
+                entry is not None and entry[1].mode.interactive for entry in sent
+            )
 
     @property
     def work(self) -> LevelWork:
@@ -416,7 +418,7 @@ class RemoteEngine(LevelEngine):
         self._lost = LOST
         with self.queue.changed:
             sent = [self._engines.jobs.pop(number, None) for number in self._sent.values()]
-            jobs = [*(each[1] for each in sent if each is not None), *self.queue.clear()]
+            jobs = [*(entry[1] for entry in sent if entry is not None), *self.queue.clear()]
             self._sent.clear()
             self._rows = {True: 0, False: 0}
             self.queue.changed.notify_all()

@@ -224,18 +224,26 @@ def unpack_options(data: bytes) -> DecodeOptions:
 def done(sentence: int, decoded: Decoded) -> Done:
     """What a sentence has become, as a message."""
     hypotheses = []
-    for each in decoded.hypotheses:
-        attention = b"" if each.attention is None else np.ascontiguousarray(each.attention, np.float32).tobytes()
-        hypotheses.append(SentHypothesis(each.ids, each.score, each.complete, each.token_scores, attention))
+    for hypothesis in decoded.hypotheses:
+        attention = b""
+        if hypothesis.attention is not None:
+            attention = np.ascontiguousarray(hypothesis.attention, np.float32).tobytes()
+        hypotheses.append(
+            SentHypothesis(hypothesis.ids, hypothesis.score, hypothesis.complete, hypothesis.token_scores, attention)
+        )
     return Done(sentence, decoded.queue_s, decoded.compute_s, hypotheses)
 
 
 def decoded_of(message: Done, source_tokens: int, waited_s: float) -> Decoded:
     """The inverse of `done`. source_tokens: of the sentence. waited_s: in the queue of the front."""
     hypotheses = []
-    for each in message.hypotheses:
-        attention = np.frombuffer(each.attention, np.float32).reshape(-1, source_tokens) if each.attention else None
-        hypotheses.append(DecodedHypothesis(each.ids, each.score, each.complete, each.token_scores, attention))
+    for hypothesis in message.hypotheses:
+        attention = None
+        if hypothesis.attention:
+            attention = np.frombuffer(hypothesis.attention, np.float32).reshape(-1, source_tokens)
+        hypotheses.append(
+            DecodedHypothesis(hypothesis.ids, hypothesis.score, hypothesis.complete, hypothesis.token_scores, attention)
+        )
     return Decoded(tuple(hypotheses), waited_s + message.queue_s, message.compute_s)
 
 

@@ -86,8 +86,8 @@ class EngineHost:
         folder holds another version of the bundle now."""
         key = asked.bundle, asked.version, asked.name, asked.settings
         with self._changing:
-            if (found := self._levels.get(key)) is not None:
-                found.fronts.append(front)
+            if (level := self._levels.get(key)) is not None:
+                level.fronts.append(front)
                 return key
             bundle = Path(asked.bundle)
             manifest = read_manifest(bundle)
@@ -123,7 +123,7 @@ class EngineHost:
         level = self._levels[key]
         engine = level.engine
         sessions = engine.sessions
-        variants = tuple(each for each in (*VARIANTS, *SEARCH_VARIANTS) if sessions.has(each))
+        variants = tuple(variant for variant in (*VARIANTS, *SEARCH_VARIANTS) if sessions.has(variant))
         state = LevelState(
             engine.device, engine.max_rows, len(engine.workers), sessions.scores_wanted, sessions.searches_inside,
             sessions.any_patience, variants, {}, {}, (), LevelWork(), engine.failure,
@@ -272,14 +272,16 @@ class Front:
             engine = self._engine(first.level)
             priority = Priority(first.priority)
             planner = engine.planner(unpack_options(first.options), priority)
-            for each in alike:
-                jobs[each.sentence] = planner.job(EncodedSentence(each.source, each.constraints or UNCONSTRAINED))
+            for message in alike:
+                jobs[message.sentence] = planner.job(
+                    EncodedSentence(message.source, message.constraints or UNCONSTRAINED)
+                )
             engine.submit_all(list(jobs.values()), priority=priority, caller=self._caller)
         except LinkError:
             raise
         except Exception as error:  # noqa: BLE001 - it is told the front
-            for each in alike:
-                self._refuse(each.sentence, error)
+            for message in alike:
+                self._refuse(message.sentence, error)
             return
         for sentence, job in jobs.items():
             self._wait_for(sentence, job.future)

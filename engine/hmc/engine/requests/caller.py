@@ -34,7 +34,7 @@ class Priority(Enum):
     | `INTERACTIVE` | calls of few texts | before all others                             | `queue_size` sentences |
     | `STANDARD`    | longer calls       | when no interactive sentence waits, and after | `queue_size` sentences |
     |               |                    | three interactive ones in a row               |                        |
-    | `BULK`        | streams            | in one line with `STANDARD`                   | half of `queue_size`   |
+    | `BULK`        | streams            | in one lane with `STANDARD`                   | half of `queue_size`   |
 
     Interactive sentences run in batches of their own, which get about half of the time while other batches run too.
     The order does not depend on `block`, with which a caller waits while the queue is full.

@@ -97,10 +97,10 @@ class DecodeOptions:
 
     def __post_init__(self) -> None:
         for name in ("suppressed_tokens", "suppressed_phrases", "attention_heads"):
-            given: object = getattr(self, name)
-            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            texts: object = getattr(self, name)
+            if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
                 raise InvalidRequestError(f"{name} takes a list: put a single one in a list")
-            object.__setattr__(self, name, _checked_texts(name, given))
+            object.__setattr__(self, name, _checked_texts(name, texts))
         check_whole("beam_size", self.beam_size, 1, MAX_BEAM)
         check_within("length_penalty", self.length_penalty, 0, 10)
         if self.max_length is not None:
@@ -150,9 +150,9 @@ class DecodeOptions:
         return self.alignment or self.coverage_penalty > 0
 
 
-def _checked_texts(name: str, given: Iterable[object]) -> tuple[str, ...]:
+def _checked_texts(name: str, values: Iterable[object]) -> tuple[str, ...]:
     texts = []
-    for index, text in enumerate(given):
+    for index, text in enumerate(values):
         check_text(text, f"{name}[{index}]")
         if len(str(text)) > MAX_PHRASE:
             raise InvalidRequestError(f"{name}[{index}] has {len(str(text))} characters: give at most {MAX_PHRASE}")

@@ -26,7 +26,7 @@ class Work:
     """Sum of rows × seconds over decoder turns."""
     rows: int = 0
     """Sum of rows over decoder turns."""
-    turns: list[int] = field(default_factory=lambda: [0] * (len(ROW_BOUNDS) + 1))
+    steps_by_rows: list[int] = field(default_factory=lambda: [0] * (len(ROW_BOUNDS) + 1))
     """Decoder turns by rows: those up to each of `ROW_BOUNDS`, less those up to the bound before it."""
     done: int = 0
     """Sentences that have ended with a translation or a score."""
@@ -44,18 +44,18 @@ class Work:
         self.decoder_seconds += seconds
         self.row_seconds += rows * seconds
         self.rows += rows
-        self.turns[bisect_left(ROW_BOUNDS, rows)] += 1
+        self.steps_by_rows[bisect_left(ROW_BOUNDS, rows)] += 1
 
     @classmethod
     def total(cls, parts: Iterable[Work]) -> Work:
         """The sum of what several workers have computed."""
         added = cls()
         for part in parts:
-            for each in fields(cls):
-                old = getattr(added, each.name)
-                new = getattr(part, each.name)
-                both = [a + b for a, b in zip(old, new, strict=True)] if each.name == "turns" else old + new
-                setattr(added, each.name, both)
+            for counted in fields(cls):
+                old = getattr(added, counted.name)
+                new = getattr(part, counted.name)
+                both = [a + b for a, b in zip(old, new, strict=True)] if counted.name == "steps_by_rows" else old + new
+                setattr(added, counted.name, both)
         return added
 
 

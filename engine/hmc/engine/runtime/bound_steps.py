@@ -6,7 +6,7 @@ run option `gpu_graph_id`, and has no way to forget one: a session that is no lo
 - The first run of a captured graph executes more than once (ordinarily, for the capture, and as a replay). A graph that
   feeds itself has then gone too far: its state has to be written again after that run (`BoundStep.captured`).
 - A captured graph belongs to the thread that captured it, so one thread must run a session.
-- While a graph is captured, no other thread may allocate or copy on the device (`hmc.engine.runtime.turns`).
+- While a graph is captured, no other thread may allocate or copy on the device (`hmc.engine.runtime.capture_lock`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from onnxruntime import InferenceSession, IOBinding, RunOptions
 
-from hmc.engine.runtime import turns
+from hmc.engine.runtime import capture_lock
 from hmc.engine.runtime.device import Device
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class BoundStep:
         self.binding = binding
         self.captured = False
         """Whether its graph has been captured: then a run executes once, and is one launch."""
-        self.held: list[Any] = []
+        self.bound_arrays: list[Any] = []
         """Arrays of the host to which it is bound; they must live as long."""
         self._session = session
         self._device = device
@@ -50,7 +50,7 @@ class BoundStep:
         if self._device.kind == "cpu" or self._graph == UNCAPTURED or self.captured:
             self._session.run_with_iobinding(self.binding, options)
             return
-        with turns.alone(self._device):
+        with capture_lock.alone(self._device):
             self._session.run_with_iobinding(self.binding, options)
         self.captured = True
 

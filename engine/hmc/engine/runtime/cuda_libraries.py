@@ -115,6 +115,6 @@ def _device_problem(index: int) -> str | None:
     if code:
         return f"the CUDA runtime cannot start: {cuda_calls.error_text(code)} (error {code}); check `nvidia-smi`"
     if index >= count:
-        there = "cuda:0 alone" if count == 1 else f"cuda:0 to cuda:{count - 1}"
-        return f"there is no cuda:{index}; this process sees {there} (CUDA_VISIBLE_DEVICES can hide others)"
+        visible = "cuda:0 alone" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+        return f"there is no cuda:{index}; this process sees {visible} (CUDA_VISIBLE_DEVICES can hide others)"
     return None

@@ -42,8 +42,8 @@ def resolve_devices(names: str, level: Level) -> list[Device]:
                 f"{names_for('cpu')} (`hmc levels BUNDLE` lists them)"
             )
         return [Device("cpu")]
-    found = [Device("cuda", int(name.partition(":")[2] or 0)) for name in asked]
-    for device in found:
+    devices = [Device("cuda", int(name.partition(":")[2] or 0)) for name in asked]
+    for device in devices:
         problem = cuda_problem(device.index)
         if problem is not None:
             raise DeviceUnavailableError(
@@ -54,33 +54,33 @@ def resolve_devices(names: str, level: Level) -> list[Device]:
             f"level {level.name!r} is {level.precision}, which is for cpu; compile it in "
             f"{names_for('cuda')} to serve it on cuda"
         )
-    return found
+    return devices
 
 
 def resolve_device(name: str, level: Level) -> Device:
     """The only device that `name` means for a level. Errors: see `resolve_devices`; also InvalidRequestError for
     several."""
-    found = resolve_devices(name, level)
-    if len(found) > 1:
+    devices = resolve_devices(name, level)
+    if len(devices) > 1:
         raise InvalidRequestError(f"device {name!r}: choose one")
-    return found[0]
+    return devices[0]
 
 
 def parse_devices(names: str) -> list[str]:
     """The devices that a user names, in order. Raises InvalidRequestError, see `resolve_devices`."""
-    found = [name.strip() for name in names.split(",")]
-    several = len(found) > 1
-    for name in found:
+    stripped = [name.strip() for name in names.split(",")]
+    several = len(stripped) > 1
+    for name in stripped:
         kind, _, index = name.partition(":")
         fits = kind in (("cuda",) if several else ("auto", "cpu", "cuda"))
         if not fits or (":" in name and not (kind == "cuda" and index.isdecimal())):
             raise InvalidRequestError(
                 f"device {names!r}: choose auto, cpu, cuda, cuda:N or several such as cuda:0,cuda:1"
             )
-    numbers = [int(name.partition(":")[2] or 0) for name in found]
+    numbers = [int(name.partition(":")[2] or 0) for name in stripped]
     if len(set(numbers)) < len(numbers):
         raise InvalidRequestError(f"device {names!r}: name each device once")
-    return found
+    return stripped
 
 
 SDPA_KERNELS: Mapping[CudaAttention, int] = MappingProxyType({"plain": 17, "efficient": 19, "cudnn": 25})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 from onnxruntime import InferenceSession
@@ -86,7 +86,7 @@ def device_groups(lengths: Sequence[int], room: int) -> list[DeviceGroup]:
     for last, width in enumerate(widths):
         options = []
         for first in range(last + 1):
-            together = [index for each in widths[first : last + 1] for index in by_width[each]]
+            together = list(chain.from_iterable(map(by_width.__getitem__, widths[first : last + 1])))
             options.append(best[first] + _calls(together, width, most))
         best.append(min(options, key=lambda groups: sum(group.cost for group in groups)))
     return best[-1]

@@ -127,7 +127,7 @@ class Opener:
     """How attention is computed on CUDA."""
     store: WeightStore | None = None
     """The weights on the device. None: sessions do not share weights, or by `packed`."""
-    held: dict[WeightKey, SharedWeight] = field(default_factory=dict)
+    resident: dict[WeightKey, SharedWeight] = field(default_factory=dict)
     """The weights of this level on the device."""
 
     def load_weights(self, level: str) -> None:
@@ -143,7 +143,7 @@ class Opener:
             tensors: dict[tuple[str, int], StoredTensor] = {}
             for name in sorted(file for file in self.files if file.endswith(".onnx")):
                 tensors |= {(t.location, t.raw.offset): t for t in self._checked_weights(self._read(name))}
-            self.held.update(self.store.load(self.bundle, tensors.values(), lambda file: self.files[file], level))
+            self.resident.update(self.store.load(self.bundle, tensors.values(), lambda file: self.files[file], level))
         except OSError as error:
             raise unreadable_error(self.bundle, str(error.filename), error) from error
         except ValueError as error:
@@ -172,16 +172,16 @@ class Opener:
             session = self._session(source, options, capture)
             del content  # until here ONNX Runtime reads it
             own = {f"{self.bundle}/{name}: {t.name}": t.raw.length for t in stored if t.name not in shared}
-            held = {weight.name: weight.size for weight in shared.values()}
+            shared_bytes = {weight.name: weight.size for weight in shared.values()}
             on_host = self.device.kind == "cpu"
-            return OpenedGraph(session, own | held if on_host else {}, {} if on_host else own | held)
+            return OpenedGraph(session, own | shared_bytes if on_host else {}, {} if on_host else own | shared_bytes)
         except (*GRAPH_ERRORS, ValueError) as error:
             raise unusable_error(self.bundle, name, error) from error
 
     def _shared(self, stored: list[StoredTensor]) -> dict[str, SharedWeight]:
         """Those initializers of a graph that are on the device already."""
-        found = {t.name: self.held.get(key_of(t, self.files[t.location])) for t in stored}
-        return {name: weight for name, weight in found.items() if weight is not None}
+        resident_or_none = {t.name: self.resident.get(key_of(t, self.files[t.location])) for t in stored}
+        return {name: weight for name, weight in resident_or_none.items() if weight is not None}
 
     def _read(self, name: str) -> bytes:
         try:
@@ -209,12 +209,12 @@ class Opener:
         end the process. Returns their bytes, which must be kept until the session is made. Raises
         FailedPreconditionError if one has changed since the bundle was validated.
         """
-        held = {name: self._read(name) for name in sorted(names)}
-        if held:
+        contents = {name: self._read(name) for name in sorted(names)}
+        if contents:
             options.add_external_initializers_from_files_in_memory(
-                list(held), list(held.values()), list(map(len, held.values()))
+                list(contents), list(contents.values()), list(map(len, contents.values()))
             )
-        return list(held.values())
+        return list(contents.values())
 
     def _open_packed(self, source: bytes, spin_us: int) -> OpenedGraph | None:
         """Opens the graph with packed weights. Returns None, and logs the reason, if the cache cannot be used.

@@ -105,14 +105,14 @@ class PackedWeights:
         as they are. Raises any error of `pack`.
         """
         digest = hashlib.sha256(source).hexdigest()[:DIGITS]
-        found = self._find(digest)
-        if found is None:
+        packed = self._find(digest)
+        if packed is None:
             self._say_once()
             self._pack(digest, pack)
-            found = self._find(digest)
-        if found is None:
+            packed = self._find(digest)
+        if packed is None:
             raise OSError(f"{self.folder}: the packed weights just written are gone or damaged")
-        return found
+        return packed
 
     def _say_once(self) -> None:
         """Logs that weights are packed: once for the folder, not for every graph."""
@@ -127,7 +127,7 @@ class PackedWeights:
     def _find(self, digest: str) -> PackedGraph | None:
         for file in sorted((self.folder / GRAPHS).glob(f"{digest}-*.onnx")):
             try:
-                found = self._read(file)
+                packed = self._read(file)
             except FileNotFoundError:  # another process has removed it meanwhile
                 continue
             except ValueError as problem:
@@ -135,7 +135,7 @@ class PackedWeights:
                 file.unlink(missing_ok=True)
                 continue
             _touch(file)
-            return found
+            return packed
         return None
 
     def _read(self, file: Path) -> PackedGraph:
@@ -164,20 +164,20 @@ class PackedWeights:
             sweep(self.folder)
         except OSError as error:
             log.warning("unused packed weights in %s are not removed: %s", self.folder, error)
-        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=self.folder) as made:
-            path = Path(made) / "graph.onnx"
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=self.folder) as folder:
+            path = Path(folder) / "graph.onnx"
             pack(path)
             graph = GraphFile(path.read_bytes())
-            graph.move({tensor.name: self._store(Path(made), tensor) for tensor in graph.stored()})
+            graph.move({tensor.name: self._store(Path(folder), tensor) for tensor in graph.stored()})
         content = graph.content()
         own = hashlib.sha256(content).hexdigest()[:DIGITS]
         write_whole(self.folder / GRAPHS / f"{digest}-{own}.onnx", content)
 
-    def _store(self, made: Path, tensor: StoredTensor) -> StoredTensor:
+    def _store(self, folder: Path, tensor: StoredTensor) -> StoredTensor:
         """Copies a tensor and its packed forms out of the files that ONNX Runtime wrote into a file of their own."""
         content = bytearray()
         packed = {}
-        with (made / tensor.location).open("rb") as file:
+        with (folder / tensor.location).open("rb") as file:
 
             def copy(span: Span) -> Span:
                 content.extend(bytes(-len(content) % mmap.ALLOCATIONGRANULARITY))
@@ -185,7 +185,7 @@ class PackedWeights:
                 file.seek(span.offset)
                 content.extend(file.read(span.length))
                 if len(content) != start + span.length:
-                    raise OSError(f"{made / tensor.location} is shorter than ONNX Runtime says")
+                    raise OSError(f"{folder / tensor.location} is shorter than ONNX Runtime says")
                 return Span(start, span.length)
 
             raw = copy(tensor.raw)

@@ -20,7 +20,7 @@ from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.model.architecture import Architecture
 from hmc.engine.arrays import Arrays
-from hmc.engine.runtime import turns
+from hmc.engine.runtime import capture_lock
 from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.encoder import DeviceEncoder
 from hmc.engine.runtime.graphs import Opener, check_unchanged
@@ -124,8 +124,8 @@ class LevelSessions:
         opener = Opener(bundle, level.files, device, threads, packed, attention, store)
         opener.load_weights(level.name)
         opened = (DeviceSessions if on_device else LevelSessions)(arch, level, device, opener)
-        held = {weight.name: weight.size for weight in opener.held.values()}
-        opened.weights, opened.device_weights = (held, {}) if device.kind == "cpu" else ({}, held)
+        weights = {weight.name: weight.size for weight in opener.resident.values()}
+        opened.weights, opened.device_weights = (weights, {}) if device.kind == "cpu" else ({}, weights)
         try:
             opened._open_first(bundle)
         except BaseException:
@@ -162,12 +162,12 @@ class LevelSessions:
     def _turn_to_open(self) -> Iterator[None]:
         """Opens graphs one at a time. The turn on the device comes first: a thread that has one, as workers do, may
         wait here, and the thread for which it waits must not wait for a turn."""
-        with turns.shared(self.device), self._opening:
+        with capture_lock.shared(self.device), self._opening:
             yield
 
     def _open(self, name: str, *, spin_us: int, capture: bool = False) -> onnxruntime.InferenceSession:
         assert self.opener is not None
-        with turns.shared(self.device):
+        with capture_lock.shared(self.device):
             opened = self.opener.open(name, spin_us=spin_us, capture=capture)
         self.weights = {**self.weights, **opened.weights}
         self.device_weights = {**self.device_weights, **opened.device_weights}
@@ -279,4 +279,4 @@ class DeviceSessions(LevelSessions):
             self.__dict__.pop("device_encoder", None)
             self.decoders.clear()
             assert self.opener is not None
-            self.opener.held.clear()
+            self.opener.resident.clear()

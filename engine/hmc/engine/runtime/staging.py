@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hmc.engine.arrays import round_up
+from hmc.artifact.rounding import round_up
 from hmc.engine.runtime.encoder import CALL_POSITIONS, DeviceEncoder
 from hmc.engine.runtime.memory import cuda_calls
 from hmc.engine.runtime.memory.account import LevelMemory
@@ -89,21 +89,29 @@ class Staging:
 
         caches: all slots of all caches. room: their source positions. No step that uses these slots may still run.
         """
-        places = [None if each.key is None else self._places.pop(each.key, None) for each in new]
-        self._copy([(place, each.slot) for each, place in zip(new, places, strict=True) if place is not None], caches)
-        others = [each for each, place in zip(new, places, strict=True) if place is None]
+        staged = []
+        others = []
+        for sentence in new:
+            place = None if sentence.key is None else self._places.pop(sentence.key, None)
+            if place is None:
+                others.append(sentence)
+            else:
+                staged.append((place, sentence.slot))
+        self._copy(staged, caches)
         if not others:
             return
         following = self._following(len(others), room, upcoming)
         if following:
             self._room = room
             self._wipe()
-            sources = [*(each.source for each in others), *(source for _, source in following)]
+            sources = [*(sentence.source for sentence in others), *(source for _, source in following)]
             self._encoder.encode(sources, range(len(sources)), self._views(room), room)
             self._places = {key: len(others) + n for n, (key, _) in enumerate(following)}
-            self._copy([(place, each.slot) for place, each in enumerate(others)], caches)
+            self._copy([(place, sentence.slot) for place, sentence in enumerate(others)], caches)
         else:
-            self._encoder.encode([each.source for each in others], [each.slot for each in others], caches, room)
+            self._encoder.encode(
+                [sentence.source for sentence in others], [sentence.slot for sentence in others], caches, room
+            )
 
     def clean(self) -> None:
         """Has the places set to 0 before sentences are staged again. A failed sentence may have left NaN there, and the
@@ -128,10 +136,10 @@ class Staging:
 
     def _following(self, begun: int, room: int, upcoming: Upcoming) -> list[tuple[Key, Sequence[int]]]:
         """Sentences to encode together with so many that begin now."""
-        left = self.capacity(room) - begun
-        if left < 1 or any(not key.cancelled() for key in self._places):
+        places = self.capacity(room) - begun
+        if places < 1 or any(not key.cancelled() for key in self._places):
             return []
-        return [(key, source) for key, source in upcoming() if len(source) <= room][:left]
+        return [(key, source) for key, source in upcoming() if len(source) <= room][:places]
 
     def _views(self, room: int) -> dict[str, DeviceArray]:
         """All places of all caches, for sentences of so many source positions."""
@@ -167,12 +175,12 @@ def copy_runs(staged: Mapping[str, DeviceArray], caches: Mapping[str, DeviceArra
         into = caches[name]
         steps = view.bytes // view.shape[0], into.bytes // into.shape[0]
         if view.shape[1:] != into.shape[1:]:
-            heads = view.shape[1]
-            line_from = steps[0] // heads
-            line_to = steps[1] // heads
+            open_heads = view.shape[1]
+            line_from = steps[0] // open_heads
+            line_to = steps[1] // open_heads
             pitches = (line_to, line_from)
             length = min(line_from, line_to)
-            runs.append(CopyRun(view.address, into.address, steps, pitches, heads, length))
+            runs.append(CopyRun(view.address, into.address, steps, pitches, open_heads, length))
             continue
         if runs and (longer := _extended(runs[-1], view.address, into.address, steps)):
             runs[-1] = longer

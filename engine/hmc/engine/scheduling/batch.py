@@ -62,7 +62,7 @@ class HostBatch:
         rules = [job.rules for job in jobs]
         traces = [job.trace() for job in jobs]
         prefixes = [job.constraints.prefix for job in jobs]
-        limits = [each.limit for each in rules]
+        limits = [rule.limit for rule in rules]
         self.caches.add([job.source for job in jobs], prefixes, limits)
         self.state.add(rules, traces, independent=self.strategy.independent)
         self.jobs += jobs
@@ -116,15 +116,15 @@ class HostBatch:
 
     def _certain(self, done: set[int]) -> list[tuple[Job, tuple[int, ...]]]:
         """For `Outcome.certain`. When a sentence is done, all tokens of its best hypothesis are certain."""
-        found = []
+        certain = []
         for index, job in enumerate(self.jobs):
             if job.progress is not None:
                 best = self.state.finished[index][:1] if index in done else []
                 tokens = best[0].ids if best else certain_tokens(self.state, index)
                 if len(tokens) > job.reported:
                     job.reported = len(tokens)
-                    found.append((job, tokens))
-        return found
+                    certain.append((job, tokens))
+        return certain
 
 
 def run_ahead(caches: Caches, state: DecodeState, outputs: Arrays, undisturbed: Callable[[], bool]) -> Arrays:
@@ -134,10 +134,10 @@ def run_ahead(caches: Caches, state: DecodeState, outputs: Arrays, undisturbed: 
     `state`. undisturbed: asked before each step. Between two steps the decoder's weights push everything of Python out
     of the processor's caches, so only what is needed to go on is done there, and the rest once, at the end.
     """
-    left = min(int((state.limits - state.lengths).min()) - 1, caches.steps_ahead)
+    most = min(int((state.limits - state.lengths).min()) - 1, caches.steps_ahead)
     taken: list[Ints] = []
     scored: list[npt.NDArray[np.float32]] = []
-    while len(taken) < left and undisturbed():
+    while len(taken) < most and undisturbed():
         tokens = outputs["ids"][:, 0]
         scores = outputs["scores"][:, 0]
         if not greedy.only_extends(state, tokens, scores):
@@ -162,10 +162,10 @@ def certain_tokens(state: DecodeState, sentence: int) -> tuple[int, ...]:
 
 def compact(count: int, gone: set[int]) -> list[int]:
     """The order that closes the gaps with the fewest moves: sentences from the end fill them."""
-    left = count - len(gone)
-    order = list(range(left))
-    spare = (index for index in range(count - 1, left - 1, -1) if index not in gone)
+    remaining = count - len(gone)
+    order = list(range(remaining))
+    spare = (index for index in range(count - 1, remaining - 1, -1) if index not in gone)
     for index in sorted(gone):
-        if index < left:
+        if index < remaining:
             order[index] = next(spare)
     return order

@@ -187,17 +187,17 @@ class PoolBudget(Budget):
         return self._chain(job.mode.rows).bucket_for(len(job.source), job.rules.limit)
 
     def room(self, mode: Mode, bucket: int) -> tuple[int, int]:
-        held, present = self._running.get(mode, (0, 0))
+        rows, present = self._running.get(mode, (0, 0))
         most = mode.rows * self._chain(mode.rows).slots(max(bucket, present))
-        return most - held, most
+        return most - rows, most
 
     def take(self, mode: Mode, rows: int, bucket: int) -> bool:
         """Adds a sentence of `rows` rows to the mode. Returns False, and adds nothing, if it does not fit."""
-        held, _ = self._running.get(mode, (0, 0))
+        running_rows, _ = self._running.get(mode, (0, 0))
         known = mode in self._running or mode in self._empty_since
         if self.room(mode, bucket)[0] < rows or not (known or len(self._running) < MODES):
             return False
-        self.resize(mode, held + rows, bucket)
+        self.resize(mode, running_rows + rows, bucket)
         return True
 
     def resize(self, mode: Mode, rows: int, bucket: int) -> None:

@@ -22,7 +22,7 @@ from hmc.engine.caches.searches import FIRST_RUN_STEPS, Beginning, Searches
 from hmc.engine.decoding.history import FAILED, Ended, hypotheses
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.requests.results import Decoded
-from hmc.engine.runtime import turns
+from hmc.engine.runtime import capture_lock
 from hmc.engine.runtime.sessions import DeviceSessions
 from hmc.engine.scheduling.batch import Outcome
 
@@ -41,7 +41,7 @@ class DeviceBatch:
         self.searches = searches
         self._jobs: dict[int, Job] = {}
         """Slot → sentence."""
-        self._held: deque[Job] = deque()
+        self._waiting_for_slot: deque[Job] = deque()
         """Sentences that were admitted, but have no slot yet."""
         self._upcoming: Callable[[], list[Job]] = list
         self._steps = self._unread = self._used = 0
@@ -59,7 +59,7 @@ class DeviceBatch:
     def open(cls, sessions: DeviceSessions, mode: Mode, max_rows: int, max_tokens: int) -> DeviceBatch:
         """An empty batch of this mode. max_rows, max_tokens: see `Chain`. Errors: see `Searches`."""
         assert mode.variant in SEARCH_VARIANTS
-        with turns.shared(sessions.device):
+        with capture_lock.shared(sessions.device):
             searches = Searches(sessions, mode.variant, mode.rows, max_rows, max_tokens)
             try:
                 if sessions.warming_up:
@@ -72,26 +72,26 @@ class DeviceBatch:
     @property
     def jobs(self) -> list[Job]:
         """The sentences of the batch."""
-        return [*self._jobs.values(), *self._held]
+        return [*self._jobs.values(), *self._waiting_for_slot]
 
     # -- sentences join and leave ------------------------------------------------------------------------------------
 
     def admit(self, jobs: list[Job], upcoming: Callable[[], list[Job]] = list) -> None:
         """Encodes new sentences and begins their searches. Those for which the caches have no slot now wait in the
         batch until they have one. upcoming: see `RunningBatch.admit`."""
-        self._held += jobs
+        self._waiting_for_slot += jobs
         self._upcoming = upcoming
-        with turns.shared(self.searches.device):
+        with capture_lock.shared(self.searches.device):
             self._begin()
 
     def close(self) -> None:
         """Gives the memory back. The batch may not be used afterwards."""
-        with turns.shared(self.searches.device):
+        with capture_lock.shared(self.searches.device):
             self.searches.close()
 
     def _begin(self) -> None:
         """Begins the searches of sentences that wait, in their order, as far as there are slots for them."""
-        new = self._placed() if self._held else {}
+        new = self._placed() if self._waiting_for_slot else {}
         if not new:
             return
         now = time.monotonic()
@@ -106,7 +106,11 @@ class DeviceBatch:
 
     def _next(self) -> list[tuple[Future[Any], Sequence[int]]]:
         """Sentences that will begin next: those that wait in the batch, then those that wait for it."""
-        return [(job.future, job.source) for job in (*self._held, *self._upcoming()) if not job.future.cancelled()]
+        return [
+            (job.future, job.source)
+            for job in (*self._waiting_for_slot, *self._upcoming())
+            if not job.future.cancelled()
+        ]
 
     def _placed(self) -> dict[int, Job]:
         """Takes sentences that wait, and gives each the lowest free slot."""
@@ -115,15 +119,15 @@ class DeviceBatch:
         source = 0
         target = 0
         free = (slot for slot in count() if slot not in self._jobs)
-        while self._held:
-            job = self._held[0]
+        while self._waiting_for_slot:
+            job = self._waiting_for_slot[0]
             slot = next(free)
             slots = max(slots, slot + 1)
             source = max(source, len(job.source))
             target = max(target, job.rules.limit)
             if not self.searches.hold(slots, source, target):
                 break
-            new[slot] = self._held.popleft()
+            new[slot] = self._waiting_for_slot.popleft()
         return new
 
     @property
@@ -149,14 +153,14 @@ class DeviceBatch:
         If there is nothing else to do, the device is in a further step when this returns: it computes while the host
         makes hypotheses of what it has found.
         """
-        with turns.shared(self.searches.device):
+        with capture_lock.shared(self.searches.device):
             return self._step(undisturbed)
 
     def _step(self, undisturbed: Callable[[], bool]) -> Outcome:
         outcome = Outcome()
         calm, any_ended = self._run(undisturbed)
         ended, failed = self._ended() if any_ended else ([], [])
-        found = self.searches.collect(ended, self._steps - int(self._began[ended].min())) if ended else None
+        results = self.searches.collect(ended, self._steps - int(self._began[ended].min())) if ended else None
         if any(failed):
             self.searches.clean([slot for slot, broken in zip(ended, failed, strict=True) if broken])
         leaving = [self._jobs[slot] for slot in ended]
@@ -164,15 +168,15 @@ class DeviceBatch:
         outcome.ended += [(self._jobs[slot], None) for slot in cancelled]
         if cancelled:
             self.searches.stop(cancelled)
-        if self._held and not calm:
-            outcome.ended += [(job, None) for job in self._drop_held()]
+        if self._waiting_for_slot and not calm:
+            outcome.ended += [(job, None) for job in self._drop_cancelled()]
         if leaving or cancelled:
             self._leave([*ended, *cancelled])
             self._begin()
             if self._jobs and undisturbed() and self._room() >= FIRST_RUN_STEPS:
                 self._advance()
-        if found is not None:
-            outcome.ended += _decoded(leaving, found, failed)
+        if results is not None:
+            outcome.ended += _decoded(leaving, results, failed)
         return outcome
 
     def _run(self, undisturbed: Callable[[], bool]) -> tuple[bool, bool]:
@@ -232,21 +236,21 @@ class DeviceBatch:
     def _cancelled(self, ended: set[int]) -> list[int]:
         return [slot for slot, job in self._jobs.items() if slot not in ended and job.future.cancelled()]
 
-    def _drop_held(self) -> list[Job]:
+    def _drop_cancelled(self) -> list[Job]:
         """Takes cancelled sentences from those that wait."""
-        held = self._held
-        self._held = deque()
+        waiting = self._waiting_for_slot
+        self._waiting_for_slot = deque()
         dropped: list[Job] = []
-        for job in held:
-            (dropped if job.future.cancelled() else self._held).append(job)
+        for job in waiting:
+            (dropped if job.future.cancelled() else self._waiting_for_slot).append(job)
         return dropped
 
 
-def _decoded(jobs: Sequence[Job], found: Ended, failed: Sequence[bool]) -> list[tuple[Job, Decoded | None]]:
+def _decoded(jobs: Sequence[Job], results: Ended, failed: Sequence[bool]) -> list[tuple[Job, Decoded | None]]:
     """The results of sentences whose searches have ended."""
-    best = hypotheses(found, failed, [job.options.n_best for job in jobs], [job.rules.length_penalty for job in jobs])
+    best = hypotheses(results, failed, [job.options.n_best for job in jobs], [job.rules.length_penalty for job in jobs])
     now = time.monotonic()
     return [
-        (job, Decoded(each, job.started - job.submitted, now - job.started))
-        for job, each in zip(jobs, best, strict=True)
+        (job, Decoded(hypotheses_of_job, job.started - job.submitted, now - job.started))
+        for job, hypotheses_of_job in zip(jobs, best, strict=True)
     ]

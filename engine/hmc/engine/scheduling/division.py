@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Level, decoder_path, encoder_path
@@ -81,9 +82,9 @@ def measured_division(
     key = hashlib.sha256(json.dumps([files, count, max_rows, executor]).encode()).hexdigest()[:32]
     remembered = PackedWeights(folder).folder / FOLDER / f"{key}.json"
     with suppress(OSError, ValueError, TypeError):
-        found = Division(**json.loads(remembered.read_bytes()))
-        if found in choices:
-            return found
+        division = Division(**json.loads(remembered.read_bytes()))
+        if division in choices:
+            return division
     opened = {choice: open_with(Division(1, choice.threads)) for choice in choices}
     costs = _costs(opened)
     best = min(choices, key=costs.__getitem__)
@@ -109,11 +110,11 @@ def _powers_of_2(below: int) -> list[int]:
 def _costs(opened: Mapping[Division, LevelSessions]) -> dict[Division, float]:
     """Seconds of a lone sentence's step times the seconds that a row takes when all workers are busy: it matters alike
     how long one waits, and how much is served. The divisions are measured in turn."""
-    fastest = {(division, rows): math.inf for division in opened for rows in (1, FULL_ROWS)}
+    fastest = dict.fromkeys(product(opened, (1, FULL_ROWS)), math.inf)
     for _ in range(ROUNDS):
         for (division, rows), seconds in fastest.items():
             fastest[division, rows] = min(seconds, _step_seconds(opened[division], rows))
-    return {each: fastest[each, 1] * fastest[each, FULL_ROWS] / each.workers for each in opened}
+    return {division: fastest[division, 1] * fastest[division, FULL_ROWS] / division.workers for division in opened}
 
 
 def _step_seconds(sessions: LevelSessions, rows: int) -> float:

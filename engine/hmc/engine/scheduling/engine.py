@@ -13,6 +13,7 @@ from typing import Any
 
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.rounding import ceil_div
 from hmc.engine.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.engine.requests.results import DeviceUse
 from hmc.engine.requests.work import BatchLoad, LevelWork, Work
@@ -30,7 +31,7 @@ from hmc.engine.scheduling.worker import Worker
 def rows_of_worker(max_rows: int, workers: int) -> int:
     """Rows of each worker: its part of `max_rows`. Raises InvalidRequestError if the default beam fits `max_rows`, but
     not this part."""
-    rows = -(-max_rows // workers)
+    rows = ceil_div(max_rows, workers)
     default = DecodeOptions().rows
     if rows < min(default, max_rows):
         most = max(1, max_rows // default)
@@ -74,7 +75,7 @@ class Engine(LevelEngine):
         self._schedulers: list[Scheduler] = []
         self._opening: dict[Variant, threading.Thread] = {}
         self._postprocessor = Postprocessor()
-        tokens = -(-max_tokens // workers)
+        tokens = ceil_div(max_tokens, workers)
         self.workers: list[Worker] = []
         self._pairs: list[tuple[LevelSessions, Scheduler]] = []
         for replica in self.replicas:
@@ -99,19 +100,20 @@ class Engine(LevelEngine):
     def pending_interactive(self) -> int:
         """Interactive sentences that wait or run."""
         with self.queue.changed:
-            return self.queue.waiting_interactive + sum(each.count(interactive=True) for each in self._schedulers)
+            return self.queue.waiting_interactive + sum(
+                scheduler.count(interactive=True) for scheduler in self._schedulers
+            )
 
     @property
     def work(self) -> LevelWork:
         """What all workers have computed together, and the limits of the level."""
         total = Work.total(worker.work for worker in self.workers)
         rows = self.max_rows * len(self.workers)
-        batches = tuple(
-            BatchLoad(number, sentences, sentences * mode.rows, mode.interactive)
-            for number, scheduler in enumerate(self._schedulers)
-            for mode, sentences in scheduler.batches()
-        )
-        return LevelWork(total, len(self.workers), rows, len(self.queue), self.queue.size, batches)
+        batches = []
+        for number, scheduler in enumerate(self._schedulers):
+            for mode, sentences in scheduler.batches():
+                batches.append(BatchLoad(number, sentences, sentences * mode.rows, mode.interactive))
+        return LevelWork(total, len(self.workers), rows, len(self.queue), self.queue.size, tuple(batches))
 
     @property
     def calls_back(self) -> bool:
@@ -128,12 +130,12 @@ class Engine(LevelEngine):
 
     @property
     def device_bytes(self) -> dict[str, int]:
-        return {
-            name: size
-            for replica in self.replicas
-            if replica.device.kind != "cpu"
-            for name, size in (*replica.device_weights.items(), (f"caches {id(replica)}", replica.memory.held))
-        }
+        sizes: dict[str, int] = {}
+        for replica in self.replicas:
+            if replica.device.kind != "cpu":
+                sizes |= replica.device_weights
+                sizes[f"caches {id(replica)}"] = replica.memory.reserved
+        return sizes
 
     @property
     def device_use(self) -> tuple[DeviceUse, ...]:
@@ -169,7 +171,9 @@ class Engine(LevelEngine):
         self.queue.close()
         if not drain:
             with self.queue.changed:  # no sentence is on its way from the queue to a worker meanwhile
-                jobs = [*self.queue, *(job for scheduler in self._schedulers for job in scheduler.running())]
+                jobs = list(self.queue)
+                for scheduler in self._schedulers:
+                    jobs += scheduler.running()
             for job in jobs:
                 job.future.cancel()
         with self.queue.changed:
@@ -206,7 +210,7 @@ class Engine(LevelEngine):
                 replica.decoder(variant)
         except Exception as error:  # noqa: BLE001 - the error goes to the sentences that need this variant
             with self.queue.changed:  # with the lock, `close` ends the postprocessor after these calls, not before
-                jobs = self.queue.take_held(variant)
+                jobs = self.queue.take_waiting_for_graph(variant)
                 del self._opening[variant]  # the next sentence tries again
                 self._postprocessor.post([partial(set_exception, job.future, error) for job in jobs])
         else:

@@ -68,7 +68,7 @@ def plan_job(
         source,
         options,
         constraints,
-        Rules.of(options, limit, given=constraints.complete),
+        Rules.from_options(options, limit, only_scored=constraints.complete),
         Mode(options.rows, _variant(traits, options, constraints, progress), priority.interactive),
         chosen_heads(traits.level.layout, options.attention_heads) if options.needs_attention else None,
         None if sampling is None else uniforms(sampling, options.rows, limit),

@@ -34,17 +34,17 @@ class TimeSlices:
     and then the other for about as long."""
 
     def __init__(self) -> None:
-        self.left = 0.0
+        self.remaining_s = 0.0
         """Seconds that interactive batches may run before the others do."""
 
     def choose(self, running: Sequence[Mode]) -> list[Mode]:
         """Those of `running` that run the next step."""
         interactive = [mode for mode in running if mode.interactive]
         if not interactive or len(interactive) == len(running):
-            self.left = 0.0
+            self.remaining_s = 0.0
             return list(running)
-        return interactive if self.left > 0 else [mode for mode in running if not mode.interactive]
+        return interactive if self.remaining_s > 0 else [mode for mode in running if not mode.interactive]
 
     def count(self, chosen: Sequence[Mode], seconds: float) -> None:
         """The chosen batches ran for so long."""
-        self.left += -seconds if all(mode.interactive for mode in chosen) else seconds
+        self.remaining_s += -seconds if all(mode.interactive for mode in chosen) else seconds

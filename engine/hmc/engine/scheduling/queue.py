@@ -13,10 +13,11 @@ from typing import Any
 
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import OverloadedError, UnavailableError
+from hmc.artifact.rounding import ceil_div
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.requests.caller import ANYONE, Caller, Priority
-from hmc.engine.scheduling.lines import FairLine
-from hmc.engine.scheduling.speed import Forecast, LevelSpeed, retry_after_s
+from hmc.engine.scheduling.fair_queue import FairQueue
+from hmc.engine.scheduling.speed import LevelSpeed, retry_after_s
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +29,9 @@ RESERVE = 4
 
 
 class WaitingQueue:
-    """Sentences wait in two lines: interactive ones, and all others. Interactive sentences start first, but while both
-    lines hold sentences, every fourth start is from the other line. Within a line, callers take turns (`FairLine`). A
-    sentence whose decoder variant is not open yet is held aside, so that later sentences can start before it.
+    """Sentences wait in two lanes: interactive ones, and all others. Interactive sentences start first, but while both
+    lanes hold sentences, every fourth start is from the other lane. Within a lane, callers take turns (`FairQueue`). A
+    sentence whose decoder variant is not open yet waits aside, so that later sentences can start before it.
 
     All workers of a level share the queue. `changed` is its lock, and is notified whenever something changes. Every
     method takes the lock. It is reentrant: hold it around several calls that belong together.
@@ -41,23 +42,25 @@ class WaitingQueue:
         self.size = size
         self._clock = clock
         self.speed = LevelSpeed()
-        self.bulk_size = -(-size // 2)
+        self.bulk_size = ceil_div(size, 2)
         """Sentences that may wait before the queue is full for `Priority.BULK`."""
         self.changed = threading.Condition()
         self.closed = False
         self.failure: str | None = None
         """Why a worker of the level failed; None if none did, or if one has answered a sentence since."""
         self.open_variants: set[Variant | None] = {None}
-        self._interactive = FairLine()
-        self._others = FairLine()
-        self._held: OrderedDict[Future[Any], tuple[Job, Caller]] = OrderedDict()
+        self._interactive = FairQueue()
+        self._others = FairQueue()
+        self._lanes = {True: self._interactive, False: self._others}
+        """By whether their sentences are interactive."""
+        self._waiting_for_graph: OrderedDict[Future[Any], tuple[Job, Caller]] = OrderedDict()
         self._in_a_row = 0
         self._when_space: list[Callable[[], None]] = []
 
     # Counts may be read without the lock: each is the length of a dictionary.
 
     def __len__(self) -> int:
-        return self.ready + len(self._held)
+        return self.ready + len(self._waiting_for_graph)
 
     @property
     def ready(self) -> int:
@@ -76,13 +79,13 @@ class WaitingQueue:
 
     @property
     def waiting_interactive(self) -> int:
-        """All interactive sentences in the queue, also those that are held until their decoder variant is open."""
+        """All interactive sentences in the queue, also those whose decoder variant is not open yet."""
         with self.changed:
-            return len(self._interactive) + sum(job.mode.interactive for job, _ in self._held.values())
+            return len(self._interactive) + sum(job.mode.interactive for job, _ in self._waiting_for_graph.values())
 
     def __iter__(self) -> Iterator[Job]:
         with self.changed:
-            return iter([*self._interactive, *self._others, *(job for job, _ in self._held.values())])
+            return iter([*self._interactive, *self._others, *(job for job, _ in self._waiting_for_graph.values())])
 
     def put(
         self,
@@ -94,7 +97,7 @@ class WaitingQueue:
         within_s: float | None = None,
         follows: bool = False,
     ) -> bool:
-        """Appends a sentence to its line. Returns False if it is held until `open_variant` is called.
+        """Appends a sentence to its lane. Returns False if it waits until `open_variant` is called.
 
         block: wait while the queue is full. within_s: seconds in which the sentence has to be translated. follows: the
         sentence takes the place of one that has ended, also in a full queue. Raises
@@ -109,8 +112,12 @@ class WaitingQueue:
                 self.changed.wait()
             if self.closed:
                 raise UnavailableError("the engine is shutting down; send the request elsewhere")
-            if within_s is not None and (forecast := self._forecast(job, caller)) is not None:
-                forecast.check(within_s)
+            if within_s is not None:
+                interactive = job.mode.interactive
+                sizes = self._lanes[interactive].ahead(caller), len(job.source), job.rules.limit
+                forecast = self.speed.forecast(self._clock(), *sizes, interactive=interactive)
+                if forecast is not None:
+                    forecast.check(within_s)
             can_start = self._append((job,), caller)
             self.changed.notify_all()
             return can_start
@@ -134,8 +141,8 @@ class WaitingQueue:
                         all_can_start &= self.put(jobs[count], priority, block=block, caller=caller)
                         count += 1
             except BaseException:
-                for each in jobs[:count]:
-                    each.future.cancel()
+                for job in jobs[:count]:
+                    job.future.cancel()
                 raise
         return all_can_start
 
@@ -160,22 +167,16 @@ class WaitingQueue:
             return False
         if len(self) >= limit + limit // RESERVE:
             return True
-        held = Counter(each.name for _, each in self._held.values())
-        callers = self._interactive.callers | self._others.callers | held.keys() | {caller.name}
-        own = self._interactive.of(caller.name) + self._others.of(caller.name) + held[caller.name]
+        aside = Counter(owner.name for _, owner in self._waiting_for_graph.values())
+        callers = self._interactive.callers | self._others.callers | aside.keys() | {caller.name}
+        own = self._interactive.waiting(caller.name) + self._others.waiting(caller.name) + aside[caller.name]
         return own >= limit // len(callers)
-
-    def _forecast(self, job: Job, caller: Caller) -> Forecast | None:
-        line = self._line(job)
-        sizes = line.ahead(caller), len(job.source), job.rules.limit
-        return self.speed.forecast(self._clock(), *sizes, interactive=job.mode.interactive)
 
     def expected_s(self, *, interactive: bool) -> float | None:
         """Seconds that a new sentence of usual length would take now, from its arrival to its end; None if too little
         was measured."""
         with self.changed:
-            line = self._interactive if interactive else self._others
-            return self.speed.usual_s(self._clock(), len(line), interactive=interactive)
+            return self.speed.usual_s(self._clock(), len(self._lanes[interactive]), interactive=interactive)
 
     def ended(self, sentences: Sequence[tuple[int, int, float]], *, interactive: bool) -> None:
         """Sentences have been translated; see `Pace.ended`."""
@@ -185,9 +186,9 @@ class WaitingQueue:
         """A worker has looked for sentences to start. interactive, others: how many waited before. idle: see
         `DrainRate.looked`."""
         now = self._clock()
-        for line, before in ((self._interactive, interactive), (self._others, others)):
-            left = len(line)
-            self.speed.rates[line is self._interactive].looked(now, before - left, left, idle=idle)
+        for is_interactive, before in ((True, interactive), (False, others)):
+            remaining = len(self._lanes[is_interactive])
+            self.speed.rates[is_interactive].looked(now, before - remaining, remaining, idle=idle)
 
     def first(self) -> Job:
         """The sentence that starts next. Raises StopIteration if none can start."""
@@ -195,11 +196,10 @@ class WaitingQueue:
             return self._next.first()
 
     def upcoming(self, mode: Mode, most: int) -> list[Job]:
-        """Those of the first `most` sentences in the line of this mode that are of this mode, in their order. They go
+        """Those of the first `most` sentences in the lane of this mode that are of this mode, in their order. They go
         on waiting."""
         with self.changed:
-            line = self._interactive if mode.interactive else self._others
-            return [job for job in islice(line, most) if job.mode == mode]
+            return [job for job in islice(self._lanes[mode.interactive], most) if job.mode == mode]
 
     def take(self, starts: Callable[[Job], bool]) -> list[Job]:
         """Removes sentences, in the order in which they start, until `starts` is false for the next one. Returns
@@ -207,13 +207,13 @@ class WaitingQueue:
         taken: list[Job] = []
         with self.changed:
             while self._interactive and self._others:
-                line = self._next
-                if not (next_one := line.take(starts, 1)):
+                lane = self._next
+                if not (next_one := lane.take(starts, 1)):
                     return taken
                 taken += next_one
-                self._in_a_row = self._in_a_row + 1 if line is self._interactive else 0
-            line = self._interactive or self._others
-            rest = line.take(starts, len(line))
+                self._in_a_row = self._in_a_row + 1 if lane is self._interactive else 0
+            lane = self._interactive or self._others
+            rest = lane.take(starts, len(lane))
             if rest:
                 self._in_a_row = 0
         return taken + rest
@@ -226,18 +226,18 @@ class WaitingQueue:
     def remove(self, future: Future[Any]) -> bool:
         """Removes the sentence of this future. Returns False if it does not wait here."""
         with self.changed:
-            found = self._interactive.remove(future) or self._others.remove(future)
-            found = found or self._held.pop(future, None) is not None
-            if found:
+            removed = self._interactive.remove(future) or self._others.remove(future)
+            removed = removed or self._waiting_for_graph.pop(future, None) is not None
+            if removed:
                 self.announce_space()
-            return found
+            return removed
 
     def clear(self) -> list[Job]:
         """Removes every sentence and returns them."""
         with self.changed:
             jobs = list(self)
-            for line in (self._interactive, self._others, self._held):
-                line.clear()
+            for waiting in (self._interactive, self._others, self._waiting_for_graph):
+                waiting.clear()
             self._in_a_row = 0
             self.announce_space()
             return jobs
@@ -245,25 +245,25 @@ class WaitingQueue:
     # ---- decoder variants ----
 
     def open_variant(self, variant: Variant) -> None:
-        """From now on, sentences that need this decoder variant can start. Those that were held join their lines."""
+        """From now on, sentences that need this decoder variant can start. Those that waited join their lanes."""
         with self.changed:
             self.open_variants.add(variant)
-            for job, caller in self._take_held(variant):
+            for job, caller in self._take_waiting_for_graph(variant):
                 self._append((job,), caller)
             self.changed.notify_all()
 
-    def take_held(self, variant: Variant) -> list[Job]:
+    def take_waiting_for_graph(self, variant: Variant) -> list[Job]:
         """Removes the sentences that wait for a decoder variant, and returns them."""
         with self.changed:
-            jobs = [job for job, _ in self._take_held(variant)]
+            jobs = [job for job, _ in self._take_waiting_for_graph(variant)]
             self.announce_space()
             return jobs
 
-    def _take_held(self, variant: Variant) -> list[tuple[Job, Caller]]:
-        held = [each for each in self._held.values() if each[0].mode.variant == variant]
-        for job, _ in held:
-            del self._held[job.future]
-        return held
+    def _take_waiting_for_graph(self, variant: Variant) -> list[tuple[Job, Caller]]:
+        taken = [entry for entry in self._waiting_for_graph.values() if entry[0].mode.variant == variant]
+        for job, _ in taken:
+            del self._waiting_for_graph[job.future]
+        return taken
 
     # ---- space ----
 
@@ -294,30 +294,24 @@ class WaitingQueue:
             self.closed = True
             self.announce_space()
 
-    # ---- lines ----
+    # ---- lanes ----
 
     def _append(self, jobs: Sequence[Job], caller: Caller) -> bool:
         """Returns whether all of them can start."""
-        interactive: list[Job] = []
-        others: list[Job] = []
+        new: dict[bool, list[Job]] = {True: [], False: []}
         for job in jobs:
-            if job.mode.variant not in self.open_variants:
-                self._held[job.future] = job, caller
-            elif job.mode.interactive:
-                interactive.append(job)
+            if job.mode.variant in self.open_variants:
+                new[job.mode.interactive].append(job)
             else:
-                others.append(job)
-        for line, new in ((self._interactive, interactive), (self._others, others)):
-            if new:
-                if not line:
-                    self.speed.rates[line is self._interactive].restart()
-                line.extend(new, caller)
-        return len(interactive) + len(others) == len(jobs)
-
-    def _line(self, job: Job) -> FairLine:
-        return self._interactive if job.mode.interactive else self._others
+                self._waiting_for_graph[job.future] = job, caller
+        for interactive, lane in self._lanes.items():
+            if new[interactive]:
+                if not lane:
+                    self.speed.rates[interactive].restart()
+                lane.extend(new[interactive], caller)
+        return len(new[True]) + len(new[False]) == len(jobs)
 
     @property
-    def _next(self) -> FairLine:
+    def _next(self) -> FairQueue:
         others_first = self._others and self._in_a_row >= INTERACTIVE_IN_A_ROW
         return self._others if others_first or not self._interactive else self._interactive

@@ -9,7 +9,7 @@ from typing import Protocol
 from hmc.artifact.bundle.manifest import SEARCH_VARIANTS
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.requests.options import MAX_TOKENS
-from hmc.engine.runtime import turns
+from hmc.engine.runtime import capture_lock
 from hmc.engine.runtime.programs import ProgramSessions
 from hmc.engine.runtime.sessions import DeviceSessions, LevelSessions
 from hmc.engine.scheduling.batch import HostBatch, Outcome
@@ -57,7 +57,7 @@ class BatchRunner:
 
     def turn(self) -> AbstractContextManager[None]:
         """Within it, what a batch holds of the device may be given back."""
-        return turns.shared(self.sessions.device)
+        return capture_lock.shared(self.sessions.device)
 
     def on_shortage(self, relieve: Callable[[], bool]) -> None:
         """relieve: gives up an empty batch, and returns whether there was one. It is called where memory is short."""

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
+from hmc.artifact.rounding import ceil_div
 from hmc.engine.decoding.job import Job, Mode
 from hmc.engine.scheduling.budgets import Budget, TokenBudget
 from hmc.engine.scheduling.policy import AdmissionPolicy, TimeSlices
@@ -20,7 +21,7 @@ MOST_AT_ONCE = 4096
 """Source tokens of other than interactive sentences after which no more start before the next step, in a worker of up
 to 128 rows: interactive sentences wait while they are encoded."""
 MOST_AHEAD = 256
-"""Sentences at the head of their line that `Scheduler.upcoming` looks at."""
+"""Sentences at the head of their lane that `Scheduler.upcoming` looks at."""
 
 Running = dict[Mode, dict[Future[Any], Job]]
 
@@ -113,7 +114,7 @@ class Scheduler:
         self._stepping = self._slices.choose(running)
         self._began = self._clock()
         self._free = self._free_rows()
-        limit = self._slices.left if self._stepping and self._stepping[0].interactive else 0.0
+        limit = self._slices.remaining_s if self._stepping and self._stepping[0].interactive else 0.0
         self._until = math.inf if len(running) < 2 else self._began + limit
         return self._stepping
 
@@ -128,13 +129,13 @@ class Scheduler:
             return False
         return self._nothing_can_start() and not self._cancelled
 
-    def end_step(self, left: Sequence[Job]) -> None:
-        """Accounts for the step. left: sentences that have left their batches."""
+    def end_step(self, ended: Sequence[Job]) -> None:
+        """Accounts for the step. ended: sentences that have left their batches."""
         self._slices.count(self._stepping, self._clock() - self._began)
-        if not left:
+        if not ended:
             return
         with self._queue.changed:
-            for mode, of_mode in groupby(left, attrgetter("mode")):
+            for mode, of_mode in groupby(ended, attrgetter("mode")):
                 running = self._running[mode]
                 need = 0
                 for job in of_mode:
@@ -142,7 +143,7 @@ class Scheduler:
                     need = max(need, self._budget.need(job))
                 self._resize(mode, need)
             if self._cancelled:
-                self._cancelled.difference_update(job.future for job in left)
+                self._cancelled.difference_update(job.future for job in ended)
 
     def drop(self, mode: Mode) -> list[Job]:
         """Forgets the batch of this mode, and returns its sentences."""
@@ -163,7 +164,7 @@ class Scheduler:
     def drop_all(self) -> list[Job]:
         """Forgets every sentence: those that ran here and those that wait for any worker. Returns them."""
         with self._queue.changed:
-            jobs = [job for batch in self._running.values() for job in batch.values()]
+            jobs = self.running()
             self._forget_all()
             return [*jobs, *self._queue.clear()]
 
@@ -191,7 +192,7 @@ class Scheduler:
     def running(self) -> list[Job]:
         """The sentences that run here."""
         with self._queue.changed:
-            return [job for jobs in self._running.values() for job in jobs.values()]
+            return list(chain.from_iterable(jobs.values() for jobs in self._running.values()))
 
     def count(self, *, interactive: bool = False) -> int:
         """How many sentences run here. interactive: count interactive ones only."""
@@ -217,7 +218,7 @@ class Scheduler:
 
     def _start(self, free: int, interactive: int, others: int) -> dict[Mode, list[Job]]:
         """Takes the sentences that start now from the queue. Leaves an equal part to each other worker that is idle.
-        free: rows that no sentence uses. interactive, others: sentences in the two lines."""
+        free: rows that no sentence uses. interactive, others: sentences in the two lanes."""
         queue = self._queue
         started: dict[Mode, list[Job]] = {}
         first = queue.first()
@@ -230,9 +231,9 @@ class Scheduler:
             self._too_long = free, interactive
             return started
         saving = self._policy.saves_rows(free, waiting)
-        rest = [each for each in self._workers if each is not self]
-        idle = sum(not (each._running or each._paused or each._resting) for each in rest)
-        sentences = -(-(interactive + others) // (1 + idle))
+        rest = [worker for worker in self._workers if worker is not self]
+        idle = sum(not (worker._running or worker._paused or worker._resting) for worker in rest)
+        sentences = ceil_div(interactive + others, 1 + idle)
         self._too_long = None
         tokens = max(MOST_AT_ONCE, 32 * self.max_rows)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hmc.artifact.errors import DeadlineExceededError
 
 MEMORY_S = 5.0
-"""Seconds of waiting sentences after which a measurement of a line counts a third."""
+"""Seconds of waiting sentences after which a measurement of a lane counts a third."""
 MEMORY_SENTENCES = 64.0
 """Sentences after which a measurement of decoding counts a third."""
 KEPT_S = 30.0
@@ -37,11 +37,11 @@ class DrainRate:
     def __init__(self) -> None:
         self._seconds = self._sentences = 0.0
         self._since: float | None = None
-        """When the line was last looked at, if sentences stayed in it then."""
+        """When the lane was last looked at, if sentences stayed in it then."""
         self._at = -math.inf
 
-    def looked(self, now: float, taken: int, left: int, *, idle: bool) -> None:
-        """A worker took sentences from the line, or none, and left some. idle: the worker had nothing to do before, so
+    def looked(self, now: float, taken: int, remaining: int, *, idle: bool) -> None:
+        """A worker took sentences from the lane, or none, and left some. idle: the worker had nothing to do before, so
         what it takes now says nothing about its speed."""
         if self._since is not None and not idle:
             if now - self._at > KEPT_S:
@@ -51,10 +51,10 @@ class DrainRate:
             self._seconds = self._seconds * fade + seconds
             self._sentences = self._sentences * fade + taken
             self._at = now
-        self._since = now if left else None
+        self._since = now if remaining else None
 
     def restart(self) -> None:
-        """The line was empty, and a sentence joins it."""
+        """The lane was empty, and a sentence joins it."""
         self._since = None
 
     def per_second(self, now: float) -> float | None:
@@ -117,7 +117,7 @@ class LevelSpeed:
         return sum(rate.per_second(now) or 0.0 for rate in self.rates.values())
 
     def forecast(self, now: float, ahead: int, source: int, limit: int, *, interactive: bool) -> Forecast | None:
-        """For a sentence with so many sentences `ahead` in its line; None if too little was measured. source, limit:
+        """For a sentence with so many sentences `ahead` in its lane; None if too little was measured. source, limit:
         see `Pace.seconds`."""
         compute = self.paces[interactive].seconds(now, source, limit)
         if compute is None:

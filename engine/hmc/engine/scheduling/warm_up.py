@@ -70,5 +70,5 @@ def _other_kinds(engine: LevelEngine, sessions: LevelSessions) -> Iterator[Futur
     if sessions.has("attention"):
         yield engine.submit(source, DecodeOptions(beam_size=1, max_length=MOST, alignment=True), block=True)
     if sessions.scores_wanted:
-        given = Constraints(prefix=(unknown, sessions.arch.eos_id), complete=True)
-        yield engine.submit(source, DecodeOptions(beam_size=1, max_length=MOST), given, block=True)
+        prefix = Constraints(prefix=(unknown, sessions.arch.eos_id), complete=True)
+        yield engine.submit(source, DecodeOptions(beam_size=1, max_length=MOST), prefix, block=True)

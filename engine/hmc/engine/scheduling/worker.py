@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 
 from hmc.artifact.errors import HmcError, InternalServiceError
 from hmc.engine.decoding.constraints import Constraints
@@ -26,6 +27,10 @@ from hmc.engine.scheduling.scheduler import Plan, Scheduler
 
 log = logging.getLogger(__name__)
 
+NOT_FINITE = (
+    "the model scored this sentence with a number that is not finite, so there is no translation: its weights are "
+    "damaged, or overflow at this precision. Try another level, and compile the bundle again"
+)
 FAILURES = 3
 """The level fails after this many consecutive failed batches or non-finite scores."""
 FIRST_PAUSE_S = 1.0
@@ -71,7 +76,8 @@ class Worker(threading.Thread):
             self._prepare(plan)
             outcomes = self._step(self._scheduler.begin_step())
             try:
-                self._scheduler.end_step([job for outcome in outcomes for job, _ in outcome.ended])
+                ended = chain.from_iterable(outcome.ended for outcome in outcomes)
+                self._scheduler.end_step([job for job, _ in ended])
             finally:  # also after an error: what has left its batch is not among what `_restart` fails
                 self._postprocess(outcomes)
             if self._failures >= FAILURES and not self._scheduler.count():
@@ -128,7 +134,7 @@ class Worker(threading.Thread):
         for job, decoded in ended:
             if decoded is None:
                 self.work.cancelled += 1
-            elif _is_finite(decoded):
+            elif decoded.hypotheses and all(math.isfinite(hypothesis.score) for hypothesis in decoded.hypotheses):
                 seen.append((len(job.source), len(decoded.hypotheses[0].ids) + 1, decoded.compute_s))
                 self._failures = 0
                 if job.finish is None:
@@ -138,7 +144,7 @@ class Worker(threading.Thread):
             else:
                 self.work.failed += 1
                 self._failures += 1
-                calls.append(partial(set_exception, job.future, _not_finite()))
+                calls.append(partial(set_exception, job.future, InternalServiceError(NOT_FINITE)))
         if seen:
             self.work.done += len(seen)
             self._queue.ended(seen, interactive=ended[0][0].mode.interactive)
@@ -233,20 +239,6 @@ def answer(job: Job, decoded: Decoded) -> None:
         set_exception(job.future, error)
     else:
         set_result(job.future, result)
-
-
-def _not_finite() -> InternalServiceError:
-    return InternalServiceError(
-        "the model scored this sentence with a number that is not finite, so there is no translation: its weights "
-        "are damaged, or overflow at this precision. Try another level, and compile the bundle again"
-    )
-
-
-def _is_finite(decoded: Decoded) -> bool:
-    for each in decoded.hypotheses:
-        if not math.isfinite(each.score):
-            return False
-    return bool(decoded.hypotheses)
 
 
 def _test_sentence(sessions: LevelSessions) -> Job:

@@ -26,7 +26,7 @@ from experiments.support.counting.watching import Watch
 from hmc.artifact import HmcError, Manifest, read_manifest
 from hmc.artifact.bundle.external_data import GraphFile
 from hmc.artifact.bundle.manifest import VARIANTS
-from hmc.engine.runtime import sessions, turns
+from hmc.engine.runtime import capture_lock, sessions
 from hmc.engine.runtime.bound_steps import BoundStep
 from hmc.engine.runtime.device import Device, cuda_available
 from hmc.engine.runtime.graphs import Opener
@@ -65,11 +65,11 @@ def weights(bundle: Path) -> dict[str, object]:
             for t in GraphFile((bundle / name).read_bytes()).stored():
                 one[t.location, t.raw.offset] = t.raw.length
     held = [open_all(bundle, manifest, level, Device("cuda")) for level in LEVELS]
-    found = {"held": live() - base, "one": sum(one.values()), "account": memory_of(Device("cuda")).held}
+    found = {"held": live() - base, "one": sum(one.values()), "account": memory_of(Device("cuda")).reserved}
     names = [set(sessions.device_weights) for sessions in held]
     found |= {"shared": len(names[0] & names[1]), "on_host": sum(sum(s.weights.values()) for s in held)}
     held.clear()
-    return {**found, "left": live() - base, "account_left": memory_of(Device("cuda")).held}
+    return {**found, "left": live() - base, "account_left": memory_of(Device("cuda")).reserved}
 
 
 def life(bundle: Path) -> dict[str, object]:
@@ -86,7 +86,7 @@ def life(bundle: Path) -> dict[str, object]:
             future.result(600)
         reloaded.append(live() - base)
     host.close()
-    return {**found, "reloaded": reloaded, "closed": live() - base, "account": memory_of(Device("cuda")).held}
+    return {**found, "reloaded": reloaded, "closed": live() - base, "account": memory_of(Device("cuda")).reserved}
 
 
 def budget(bundle: Path) -> dict[str, object]:
@@ -136,7 +136,7 @@ class Outside:
     def note(self, what: str) -> None:
         self.seen[what] += 1
         me = threading.get_ident()
-        if me not in turns._turns.sharing and turns._turns.owner != me:
+        if me not in capture_lock._lock.sharing and capture_lock._lock.owner != me:
             callers = " > ".join(each.name for each in traceback.extract_stack()[-8:-1])
             self.outside.append(f"{what} by {threading.current_thread().name} in {callers}")
 

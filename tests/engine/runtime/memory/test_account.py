@@ -30,18 +30,18 @@ class SmallDevice(DeviceMemory):
         super().__init__(Device("cuda", 3), 100 * MIB)
 
     def free_now(self) -> int:
-        return 100 * MIB - self.held - self.taken
+        return 100 * MIB - self.reserved - self.taken
 
 
 def test_reservations_add_up_and_come_back_once() -> None:
     memory = SmallDevice()
     first, second = memory.reserve(30 * MIB, "weights"), memory.reserve(20 * MIB, "caches")
-    assert memory.held == 50 * MIB
+    assert memory.reserved == 50 * MIB
     first.release()
     first.release()
-    assert memory.held == 20 * MIB
+    assert memory.reserved == 20 * MIB
     second.release()
-    assert memory.held == 0
+    assert memory.reserved == 0
 
 
 def test_more_than_the_budget_is_refused_with_the_numbers() -> None:
@@ -53,7 +53,7 @@ def test_more_than_the_budget_is_refused_with_the_numbers() -> None:
     )
     with pytest.raises(FailedPreconditionError, match=message):
         memory.reserve(40 * MIB, "caches of level h36")
-    assert memory.held == 50 * MIB
+    assert memory.reserved == 50 * MIB
     memory.limit(MemoryBudget(share=0.9))
     assert memory.reserve(40 * MIB, "caches of level h36").size == 40 * MIB
 
@@ -68,7 +68,7 @@ def test_what_other_processes_took_is_refused() -> None:
 def test_a_check_reserves_nothing() -> None:
     memory = SmallDevice()
     memory.check(80 * MIB, "weights")
-    assert memory.held == 0
+    assert memory.reserved == 0
     with pytest.raises(FailedPreconditionError, match="too little memory for weights"):
         memory.check(81 * MIB, "weights")
 
@@ -77,13 +77,13 @@ def test_a_level_knows_its_own_part() -> None:
     memory = SmallDevice()
     levels = [LevelMemory(memory, name) for name in ("full", "h36")]
     taken = [level.reserve(10 * MIB, "caches") for level in levels for _ in range(2)]
-    assert [level.held for level in levels] == [20 * MIB, 20 * MIB]
+    assert [level.reserved for level in levels] == [20 * MIB, 20 * MIB]
     taken[0].release()
     taken[0].release()
-    assert ([level.held for level in levels], memory.held) == ([10 * MIB, 20 * MIB], 30 * MIB)
+    assert ([level.reserved for level in levels], memory.reserved) == ([10 * MIB, 20 * MIB], 30 * MIB)
     with pytest.raises(FailedPreconditionError, match="for caches of level h36"):
         levels[1].reserve(70 * MIB, "caches")
-    assert levels[1].held == 20 * MIB
+    assert levels[1].reserved == 20 * MIB
 
 
 def test_threads_never_exceed_the_budget_together() -> None:
@@ -98,7 +98,7 @@ def test_threads_never_exceed_the_budget_together() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(attempt, range(200))) == 80
-    assert memory.held == 80 * MIB
+    assert memory.reserved == 80 * MIB
 
 
 def test_this_machines_memory_has_no_limit_unless_one_is_given() -> None:

@@ -43,15 +43,15 @@ def test_the_block_lives_as_long_as_a_tensor_in_it(memory: DeviceMemory) -> None
     block = DeviceBlock(memory, 4000, "test")
     block.write(np.arange(1000, dtype=np.float32))
     tensors = [block.tensor((500,), 1), block.tensor((500,), 16, 2000)]
-    assert memory.held == 4000
+    assert memory.reserved == 4000
     del block
     gc.collect()
     tensors.pop()
-    assert memory.held == 4000
+    assert memory.reserved == 4000
     assert tensors[0].numpy()[-1] == 499.0
     tensors.pop()
     gc.collect()
-    assert memory.held == 0
+    assert memory.reserved == 0
 
 
 @pytest.mark.parametrize(("shape", "offset"), [((101,), 0), ((100,), 4), ((1,), -4)])
@@ -64,14 +64,14 @@ def test_a_tensor_outside_of_the_block_is_refused(memory: DeviceMemory, shape: t
 def test_a_block_takes_a_reservation_over(memory: DeviceMemory) -> None:
     reserved = memory.reserve(1000, "test")
     block = DeviceBlock(memory, 1000, "test", reserved)
-    assert memory.held == 1000
+    assert memory.reserved == 1000
     del block
     gc.collect()
-    assert memory.held == 0
+    assert memory.reserved == 0
 
 
 def test_a_block_that_does_not_fit_is_refused(memory: DeviceMemory) -> None:
     memory.limit(MemoryBudget(100))
     with pytest.raises(FailedPreconditionError, match="too little memory for test"):
         DeviceBlock(memory, 101, "test")
-    assert memory.held == 0
+    assert memory.reserved == 0

@@ -38,7 +38,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> WeightStore:
 
 @pytest.fixture
 def opened(lively_bundle: Path, store: WeightStore) -> Open:
-    assert store.memory.held == 0
+    assert store.memory.reserved == 0
 
     def open_level(name: str) -> LevelSessions:
         return opened_in(lively_bundle, name)
@@ -74,26 +74,26 @@ def decoded(sessions: LevelSessions) -> Iterator[tuple[tuple[int, ...], float]]:
 
 def test_all_graphs_of_nested_levels_have_one_copy(opened: Open, store: WeightStore, lively_bundle: Path) -> None:
     held = [opened("full")]
-    assert store.memory.held == bytes_of(lively_bundle, "full")
+    assert store.memory.reserved == bytes_of(lively_bundle, "full")
     held.append(opened("h12"))
     both = bytes_of(lively_bundle, "full", "h12")
-    assert store.memory.held == both < bytes_of(lively_bundle, "full") + bytes_of(lively_bundle, "h12")
+    assert store.memory.reserved == both < bytes_of(lively_bundle, "full") + bytes_of(lively_bundle, "h12")
     for variant in VARIANTS:
         held[0].decoder(variant)
         held[1].decoder(variant)
-    assert store.memory.held == both
+    assert store.memory.reserved == both
     assert sum(len(s.weights) for s in held) > len(held[0].weights | held[1].weights)  # some names in common
     held.pop()
     gc.collect()
-    assert store.memory.held == bytes_of(lively_bundle, "full")
+    assert store.memory.reserved == bytes_of(lively_bundle, "full")
     held.clear()
     gc.collect()
-    assert store.memory.held == 0
+    assert store.memory.reserved == 0
 
 
 def test_translations_do_not_change(lively_bundle: Path, store: WeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = opened_in(lively_bundle, "full")
-    assert store.memory.held > 0
+    assert store.memory.reserved > 0
     monkeypatch.setattr(module, "in_device_form", lambda _: False)  # the graphs are those for a CPU
     plain = LevelSessions(shared.arch, shared.level, shared.device, shared.opener, shared.encoder, shared.decoders)
     found = list(decoded(plain))
@@ -108,16 +108,16 @@ def test_a_session_alone_keeps_its_weights(opened: Open, store: WeightStore) -> 
     del held
     gc.collect()
     assert names
-    assert store.memory.held > 0
+    assert store.memory.reserved > 0
     del session
     gc.collect()
-    assert store.memory.held == 0
+    assert store.memory.reserved == 0
 
 
 def test_levels_that_load_at_the_same_time_share_too(opened: Open, store: WeightStore, lively_bundle: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         held = list(pool.map(opened, ["full", "h12", "h5"] * 2))
-    assert store.memory.held == bytes_of(lively_bundle, "full", "h12", "h5")
+    assert store.memory.reserved == bytes_of(lively_bundle, "full", "h12", "h5")
     assert len(held) == 6
 
 
@@ -129,12 +129,12 @@ def test_weights_that_do_not_fit_are_refused_before_any_is_there(
     message = rf"cpu has too little memory for weights of level full: needed {needed / 2**20:.1f} MiB"
     with pytest.raises(FailedPreconditionError, match=message):
         opened("full")
-    assert store.memory.held == 0
+    assert store.memory.reserved == 0
     store.memory.limit(MemoryBudget(needed))
     sessions = opened("full")
     with pytest.raises(FailedPreconditionError, match="weights of level h12"):
         opened("h12")
-    assert sum(sessions.weights.values()) == store.memory.held == needed
+    assert sum(sessions.weights.values()) == store.memory.reserved == needed
 
 
 def test_each_device_has_one_store() -> None:

@@ -47,10 +47,10 @@ workspaces, and the code of kernels."""
 
 def parse_budget(text: str, name: str = "gpu_memory") -> MemoryBudget:
     """Reads a budget. name: of the setting, for errors. Raises InvalidRequestError that lists the forms."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-zA-Z]*)\s*", text)
-    if found is not None:
-        number = float(found[1])
-        unit = found[2].lower()
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-zA-Z]*)\s*", text)
+    if match is not None:
+        number = float(match[1])
+        unit = match[2].lower()
         if unit == "%" and 0 < number <= 100:
             return MemoryBudget(share=number / 100)
         if unit in UNITS and number * UNITS[unit] >= 1:
@@ -106,7 +106,7 @@ class DeviceMemory:
         self.budget: int | None = None
         """The most bytes that may be reserved at one time. None: no limit is known."""
         self._lock = threading.RLock()  # a reservation may be released by the garbage collector, within `reserve`
-        self._held = 0
+        self._reserved = 0
         self.limit(DEFAULT_BUDGET)
 
     @property
@@ -119,9 +119,9 @@ class DeviceMemory:
         self.budget = budget.bytes_of(self.free_at_start)
 
     @property
-    def held(self) -> int:
+    def reserved(self) -> int:
         """Bytes that are reserved now."""
-        return self._held
+        return self._reserved
 
     def reserve(self, size: int, what: str) -> Reservation:
         """Sets bytes aside. what: their purpose, in words for error messages, such as `caches of level h36`.
@@ -129,11 +129,11 @@ class DeviceMemory:
         Raises FailedPreconditionError if they exceed the budget, or the free memory of the device.
         """
         with self._lock:
-            held = self._held
+            reserved = self._reserved
             free = self.free_now()
-            if (self.budget is not None and held + size > self.budget) or (free is not None and size > free):
-                raise self._refusal(size, what, held, free)
-            self._held += size
+            if (self.budget is not None and reserved + size > self.budget) or (free is not None and size > free):
+                raise self._refusal(size, what, reserved, free)
+            self._reserved += size
         return Reservation(size, lambda: self._release(size))
 
     def check(self, size: int, what: str) -> None:
@@ -146,25 +146,25 @@ class DeviceMemory:
 
     def use(self) -> DeviceUse:
         """The account as callers of the service see it."""
-        return DeviceUse(str(self.device), self.held, self.budget or 0, self.free_now() or 0)
+        return DeviceUse(str(self.device), self.reserved, self.budget or 0, self.free_now() or 0)
 
     def refusal(self, size: int, what: str) -> FailedPreconditionError:
         """The error for bytes that this device does not have."""
-        return self._refusal(size, what, self.held, self.free_now())
+        return self._refusal(size, what, self.reserved, self.free_now())
 
-    def _refusal(self, size: int, what: str, held: int, free: int | None) -> FailedPreconditionError:
+    def _refusal(self, size: int, what: str, reserved: int, free: int | None) -> FailedPreconditionError:
         budget = "unknown" if self.budget is None else mebibytes(self.budget)
         unused = "unknown" if free is None else mebibytes(free)
         return FailedPreconditionError(
             f"{self.device} has too little memory for {what}: needed {mebibytes(size)}, free on the device "
-            f"{unused}, budget {budget}, of which {mebibytes(held)} are in use. "
+            f"{unused}, budget {budget}, of which {mebibytes(reserved)} are in use. "
             "Load fewer levels, lower max_tokens or max_rows, raise gpu_memory, or end other "
             "processes that use this device"
         )
 
     def _release(self, size: int) -> None:
         with self._lock:
-            self._held -= size
+            self._reserved -= size
 
 
 class LevelMemory:
@@ -176,7 +176,7 @@ class LevelMemory:
         self.relief: Callable[[], bool] = lambda: False
         """Gives some of the level's memory back that is not in use, and returns whether there was any."""
         self._lock = threading.RLock()
-        self._held = 0
+        self._reserved_bytes = 0
 
     @property
     def device(self) -> Device:
@@ -184,9 +184,9 @@ class LevelMemory:
         return self._whole.device
 
     @property
-    def held(self) -> int:
+    def reserved(self) -> int:
         """Bytes that are reserved for this level now."""
-        return self._held
+        return self._reserved_bytes
 
     def reserve(self, size: int, what: str) -> Reservation:
         """As `DeviceMemory.reserve`, but before it raises, the level gives back memory that it does not use (`relief`).
@@ -203,21 +203,21 @@ class LevelMemory:
     def _reserved(self, size: int, what: str) -> Reservation:
         while True:
             try:
-                return self._whole.reserve(size, self._of_level(what))
+                return self._whole.reserve(size, self._named(what))
             except FailedPreconditionError:
                 if not self.relief():
                     raise
 
     def refusal(self, size: int, what: str) -> FailedPreconditionError:
         """The error for bytes that the device does not have."""
-        return self._whole.refusal(size, self._of_level(what))
+        return self._whole.refusal(size, self._named(what))
 
-    def _of_level(self, what: str) -> str:
+    def _named(self, what: str) -> str:
         return f"{what} of level {self._level}"
 
     def _add(self, size: int) -> None:
         with self._lock:
-            self._held += size
+            self._reserved_bytes += size
 
 
 @cache

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from onnxruntime import OrtValue
 
 from hmc.artifact.element_types import BY_NUMBER
+from hmc.artifact.rounding import round_up
 from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.memory import cuda_calls
 from hmc.engine.runtime.memory.account import Account, Reservation
@@ -113,21 +114,21 @@ class DeviceBlock:
 
     def read(self, size: int | None = None, offset: int = 0) -> npt.NDArray[np.uint8]:
         """Copies `size` bytes (None: all) from `offset` to the host."""
-        found = np.zeros(self.size - offset if size is None else size, np.uint8)
-        assert offset + found.nbytes <= self.size
+        content = np.zeros(self.size - offset if size is None else size, np.uint8)
+        assert offset + content.nbytes <= self.size
         if self.device.kind == "cpu":
-            ctypes.memmove(found.ctypes.data, self.address + offset, found.nbytes)
+            ctypes.memmove(content.ctypes.data, self.address + offset, content.nbytes)
         else:
             place = self.address + offset
-            cuda_calls.copy(self.device.index, found.ctypes.data, place, found.nbytes, cuda_calls.FROM_DEVICE)
-        return found
+            cuda_calls.copy(self.device.index, content.ctypes.data, place, content.nbytes, cuda_calls.FROM_DEVICE)
+        return content
 
 
 def _allocated(device: Device, size: int) -> tuple[int, object]:
     """Address of new memory, and what keeps it (on the host)."""
     if device.kind == "cpu":
         host = np.zeros(size + ALIGNMENT, np.uint8)
-        return -(-host.ctypes.data // ALIGNMENT) * ALIGNMENT, host
+        return round_up(host.ctypes.data, ALIGNMENT), host
     return cuda_calls.allocate(device.index, size), None
 
 

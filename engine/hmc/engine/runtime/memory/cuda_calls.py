@@ -74,8 +74,8 @@ def on_device(index: int) -> Iterator[None]:
 
 def device_count() -> tuple[int, int]:
     """CUDA's error code (0: none), and the number of devices that this process sees."""
-    found = ctypes.c_int()
-    return int(_library().cudaGetDeviceCount(ctypes.byref(found))), found.value
+    count = ctypes.c_int()
+    return int(_library().cudaGetDeviceCount(ctypes.byref(count))), count.value
 
 
 def free_and_total(index: int) -> tuple[int, int]:

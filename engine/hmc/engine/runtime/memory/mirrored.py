@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hmc.engine.arrays import DTYPES, round_up
+from hmc.artifact.rounding import round_up
+from hmc.engine.arrays import DTYPES
 from hmc.engine.runtime.memory import cuda_calls
 from hmc.engine.runtime.memory.account import LevelMemory
 from hmc.engine.runtime.memory.blocks import ALIGNMENT, DeviceBlock
@@ -67,15 +68,15 @@ class MirroredArrays:
 
     def write(self, *names: str) -> None:
         """Copies `host` to the device. names: of the arrays that changed; none: all of them, in one copy."""
-        for at, size in self._of(names):
+        for at, size in self._copied_spans(names):
             self._copy(self.block.address + at, self._pinned + at, size, cuda_calls.TO_DEVICE)
 
     def read(self, *names: str) -> None:
         """Copies from the device to `host`. names: of the arrays that are needed; none: all of them, in one copy."""
-        for at, size in self._of(names):
+        for at, size in self._copied_spans(names):
             self._copy(self._pinned + at, self.block.address + at, size, cuda_calls.FROM_DEVICE)
 
-    def _of(self, names: Sequence[str]) -> list[tuple[int, int]]:
+    def _copied_spans(self, names: Sequence[str]) -> list[tuple[int, int]]:
         if not self._pinned:
             return []
         return [self._spans[name] for name in names] if names else [(0, self._used)]

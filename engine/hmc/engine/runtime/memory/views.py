@@ -85,10 +85,10 @@ def copy_lines(device: Device, target: int, source: int, pitches: tuple[int, int
     """Copies lines of `length` bytes from one address of a device to another. pitches: bytes from one line to the next,
     in target and source, at least `length` each. On a device the copy has ended after `cuda_calls.wait`."""
     if device.kind == "cpu":
-        into, held = (
+        into, content = (
             np.lib.stride_tricks.as_strided(bytes_at(at, length), (lines, length), (pitch, 1))
             for at, pitch in zip((target, source), pitches, strict=True)
         )
-        into[:] = held
+        into[:] = content
     else:
         cuda_calls.copy_lines(device.index, target, source, pitches, lines, length)

@@ -17,12 +17,12 @@ from onnxruntime import OrtValue
 
 from hmc.artifact.bundle.external_data import StoredTensor
 from hmc.artifact.element_types import ELEMENT_TYPES
-from hmc.engine.runtime import turns
+from hmc.engine.runtime import capture_lock
 from hmc.engine.runtime.device import Device
 from hmc.engine.runtime.memory.account import DeviceMemory, memory_of
 from hmc.engine.runtime.memory.blocks import DeviceBlock
 
-FLOATS = tuple(each.number for each in ELEMENT_TYPES if each.is_float and each.bits <= 32)
+FLOATS = tuple(kind.number for kind in ELEMENT_TYPES if kind.is_float and kind.bits <= 32)
 """Element types of weights that are shared, as numbers in ONNX. Others are shapes and tables, which operators on the
 host may read."""
 
@@ -58,13 +58,13 @@ class WeightStore:
         if a file cannot be read, and ValueError if it is too short.
         """
         wanted = {key_of(t, digest_of(t.location)): t for t in tensors if shareable(t)}
-        with turns.shared(self.memory.device), self._lock:
-            found = {key: held for key in wanted if (held := self._weights.get(key)) is not None}
-            missing = {key: tensor for key, tensor in wanted.items() if key not in found}
+        with capture_lock.shared(self.memory.device), self._lock:
+            resident = {key: weight for key in wanted if (weight := self._weights.get(key)) is not None}
+            missing = {key: tensor for key, tensor in wanted.items() if key not in resident}
             self.memory.check(sum(t.raw.length for t in missing.values()), f"weights of level {level}")
             for key, tensor in missing.items():
-                self._weights[key] = found[key] = self._put(bundle, key, tensor, level)
-        return found
+                self._weights[key] = resident[key] = self._put(bundle, key, tensor, level)
+        return resident
 
     def _put(self, bundle: Path, key: WeightKey, tensor: StoredTensor, level: str) -> SharedWeight:
         span = tensor.raw

@@ -118,8 +118,9 @@ class LevelMetrics(Collector):
         assert isinstance(family, HistogramMetricFamily)
         buckets = []
         count = 0
-        for bound, turns in zip((*map(str, map(float, ROW_BOUNDS)), "+Inf"), level.work.total.turns, strict=True):
-            count += turns
+        bounds = (*map(str, map(float, ROW_BOUNDS)), "+Inf")
+        for bound, steps in zip(bounds, level.work.total.steps_by_rows, strict=True):
+            count += steps
             buckets.append((bound, float(count)))
         family.add_metric(labels, buckets, float(level.work.total.rows))
 

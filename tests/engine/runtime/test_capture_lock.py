@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from tests.serving.fakes import GUARD_S, eventually
 
-from hmc.engine.runtime import turns
+from hmc.engine.runtime import capture_lock
 from hmc.engine.runtime.device import Device
 
 GPU = Device("cuda", 99)
@@ -17,7 +17,7 @@ def test_threads_share_a_device() -> None:
     both = threading.Barrier(2, timeout=GUARD_S)
 
     def use() -> None:
-        with turns.shared(GPU), turns.shared(GPU):
+        with capture_lock.shared(GPU), capture_lock.shared(GPU):
             both.wait()  # passes only while the other thread is in here too
 
     with ThreadPoolExecutor(2) as pool:
@@ -29,25 +29,25 @@ def test_one_that_is_alone_waits_for_others_and_keeps_others_out() -> None:
     inside, leave, asked = threading.Event(), threading.Event(), threading.Event()
 
     def step() -> None:
-        with turns.shared(GPU):
+        with capture_lock.shared(GPU):
             inside.set()
             assert leave.wait(GUARD_S)
             events.append("step ends")
 
     def waiting(count: int) -> None:
-        eventually(lambda: len(turns._turns.changed._waiters) == count)  # type: ignore[attr-defined]
+        eventually(lambda: len(capture_lock._lock.changed._waiters) == count)  # type: ignore[attr-defined]
 
     def capture() -> None:
-        with turns.shared(GPU):  # a worker captures within its step
+        with capture_lock.shared(GPU):  # a worker captures within its step
             asked.set()
-            with turns.alone(GPU):
+            with capture_lock.alone(GPU):
                 assert events == ["step ends"]
                 late.append(pool.submit(other, "other"))
                 waiting(2)
                 events.append("captured")
 
     def other(name: str) -> None:
-        with turns.shared(GPU):
+        with capture_lock.shared(GPU):
             events.append(name)
 
     late: list[Future[None]] = []
@@ -71,14 +71,14 @@ def test_a_capture_keeps_threads_off_every_cuda_device() -> None:
     events: list[str] = []
 
     def use(device: Device) -> None:
-        with turns.shared(device):
+        with capture_lock.shared(device):
             events.append(str(device))
 
     with ThreadPoolExecutor(2) as pool:
-        with turns.alone(GPU):
+        with capture_lock.alone(GPU):
             pool.submit(use, Device("cpu")).result(GUARD_S)
             other = pool.submit(use, Device("cuda", 98))
-            eventually(lambda: len(turns._turns.changed._waiters) == 1)  # type: ignore[attr-defined]
+            eventually(lambda: len(capture_lock._lock.changed._waiters) == 1)  # type: ignore[attr-defined]
             events.append("captured")
         other.result(GUARD_S)
     assert events == ["cpu", "captured", "cuda:98"]

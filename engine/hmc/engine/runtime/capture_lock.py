@@ -1,8 +1,8 @@
-"""Turns on devices: many threads may use them at the same time, but one that captures a CUDA graph uses them alone.
+"""The lock of captures: many threads may use them at the same time, but one that captures a CUDA graph uses them alone.
 
 While CUDA records a graph, an allocation or a copy of any other thread makes the recording fail, on whatever device:
 ONNX Runtime records in the mode cudaStreamCaptureModeGlobal, which is one for the process. So all CUDA devices share
-their turns. Whatever calls CUDA does it within `shared`, and a capture within `alone`. A thread that is in `shared` may
+one lock. Whatever calls CUDA does it within `shared`, and a capture within `alone`. A thread that is in `shared` may
 go `alone`: it then gives up its share meanwhile.
 """
 
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from hmc.engine.runtime.device import Device
 
 
-class _Turns:
-    """The turns of all CUDA devices."""
+class _CaptureLock:
+    """Of all CUDA devices."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -28,7 +28,7 @@ class _Turns:
         """The thread that is alone."""
 
 
-_turns = _Turns()
+_lock = _CaptureLock()
 
 
 @contextmanager
@@ -37,20 +37,19 @@ def shared(device: Device) -> Iterator[None]:
     if device.kind == "cpu":
         yield
         return
-    turns = _turns
     me = threading.get_ident()
-    with turns.changed:
-        if me not in turns.sharing and turns.owner != me:
-            turns.changed.wait_for(lambda: turns.owner is None and not turns.waiting)
-        turns.sharing[me] = turns.sharing.get(me, 0) + 1
+    with _lock.changed:
+        if me not in _lock.sharing and _lock.owner != me:
+            _lock.changed.wait_for(lambda: _lock.owner is None and not _lock.waiting)
+        _lock.sharing[me] = _lock.sharing.get(me, 0) + 1
     try:
         yield
     finally:
-        with turns.changed:
-            turns.sharing[me] -= 1
-            if not turns.sharing[me]:
-                del turns.sharing[me]
-                turns.changed.notify_all()
+        with _lock.changed:
+            _lock.sharing[me] -= 1
+            if not _lock.sharing[me]:
+                del _lock.sharing[me]
+                _lock.changed.notify_all()
 
 
 @contextmanager
@@ -59,20 +58,19 @@ def alone(device: Device) -> Iterator[None]:
     if device.kind == "cpu":
         yield
         return
-    turns = _turns
     me = threading.get_ident()
-    with turns.changed:
-        mine = turns.sharing.pop(me, 0)
-        turns.changed.notify_all()
-        turns.waiting += 1
-        turns.changed.wait_for(lambda: turns.owner is None and not turns.sharing)
-        turns.waiting -= 1
-        turns.owner = me
+    with _lock.changed:
+        mine = _lock.sharing.pop(me, 0)
+        _lock.changed.notify_all()
+        _lock.waiting += 1
+        _lock.changed.wait_for(lambda: _lock.owner is None and not _lock.sharing)
+        _lock.waiting -= 1
+        _lock.owner = me
     try:
         yield
     finally:
-        with turns.changed:
-            turns.owner = None
+        with _lock.changed:
+            _lock.owner = None
             if mine:
-                turns.sharing[me] = mine
-            turns.changed.notify_all()
+                _lock.sharing[me] = mine
+            _lock.changed.notify_all()
