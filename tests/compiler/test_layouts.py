@@ -15,7 +15,7 @@ from hmc.artifact import Checkpoint, HeadLayout, InvalidRequestError, load_check
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
 from hmc.artifact.checkpoint.extras import ScoreName, add_score
 from hmc.artifact.model.budgets import parse_budgets
-from hmc.artifact.model.heads import KINDS, Kind, select_heads
+from hmc.artifact.model.heads import KINDS, AttentionKind, select_heads
 from hmc.compiler import Target
 from hmc.compiler.weights import choose_layout
 
@@ -44,7 +44,7 @@ def test_heads_are_ranked_by_what_is_asked_for(ranked: Checkpoint) -> None:
 def test_a_checkpoint_keeps_named_scores(name: ScoreName, tiny_checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_checkpoint, tmp_path / "c")
     checkpoint, rng = load_checkpoint(tmp_path / "c"), np.random.default_rng(len(name))
-    scores: dict[Kind, npt.NDArray[np.float32]] = {kind: rng.random((2, 4), np.float32) for kind in KINDS}
+    scores: dict[AttentionKind, npt.NDArray[np.float32]] = {kind: rng.random((2, 4), np.float32) for kind in KINDS}
     with pytest.raises(InvalidRequestError, match=f"has no {name} to choose heads by; run `hmc analyze"):
         choose_layout(checkpoint, 12, name)
     other: ScoreName = "relevance" if name != "relevance" else "confidence"
@@ -88,7 +88,7 @@ BLIND = "no head of cross-attention would stay open, so the decoder could not se
 
 
 def test_a_decoder_keeps_a_view_of_its_source(ranked: Checkpoint) -> None:
-    best_elsewhere: dict[Kind, np.ndarray] = {kind: np.ones((2, 4), np.float32) for kind in KINDS}
+    best_elsewhere: dict[AttentionKind, np.ndarray] = {kind: np.ones((2, 4), np.float32) for kind in KINDS}
     best_elsewhere["cross"] -= 1
     judged = replace(ranked, gates=best_elsewhere)
     row = ((0,), (1,))

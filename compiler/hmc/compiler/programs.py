@@ -13,7 +13,7 @@ import numpy as np
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING, Architecture
 from hmc.artifact.model.ffn import Stack
-from hmc.artifact.model.heads import HeadLayout, HeadOrder, Kind
+from hmc.artifact.model.heads import AttentionKind, HeadLayout, HeadOrder
 from hmc.artifact.model.layers import EPSILON, AttentionSpec, FeedForwardSpec, LinearSpec, NormSpec
 from hmc.artifact.program.operations import (
     AttendEncoder,
@@ -202,7 +202,7 @@ class ProgramWriter:
 
     # ---- sub-layers ----
 
-    def _head_numbers(self, kind: Kind, layer: int) -> tuple[int, ...]:
+    def _head_numbers(self, kind: AttentionKind, layer: int) -> tuple[int, ...]:
         """The heads of a layer, in the order in which the tensors have them."""
         return tuple((self.order or self.layout)[kind][layer])
 

@@ -18,7 +18,7 @@ from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.budgets import HeadBudget
-from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadOrder, HeadScores, Kind, nested_order
+from hmc.artifact.model.heads import BLIND, KINDS, AttentionKind, HeadLayout, HeadOrder, HeadScores, nested_order
 from hmc.artifact.rounding import round_up
 
 MULTIPLE = 8
@@ -138,7 +138,7 @@ def slim_model(checkpoint: Checkpoint, layout: HeadLayout, ordered: OrderedHeads
     arch = checkpoint.architecture
     ordered = ordered or OrderedHeads(checkpoint.layout, checkpoint.tensors)
     tensors = slim_tensors(ordered.tensors, arch, checkpoint.layout, layout, ordered.order)
-    kept: dict[Kind, list[list[int]]] = {kind: [] for kind in KINDS}
+    kept: dict[AttentionKind, list[list[int]]] = {kind: [] for kind in KINDS}
     for kind in KINDS:
         for row, open_heads in zip(ordered.order[kind], layout[kind], strict=True):
             kept[kind].append([head for head in row if head in open_heads])

@@ -15,7 +15,7 @@ from experiments.papers.claims.claim import NOTICEABLE, Claim, Finding, above, b
 from experiments.papers.over_seeds import Difference, difference, mean
 from experiments.papers.readings import NotRunError, bleu, over, quality, result
 from experiments.papers.studies import BASELINE, HALF, Study
-from hmc.artifact.model.heads import KINDS, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind
 from hmc.training.analysis.across.correlate import ranks, spearman
 from hmc.training.analysis.roles.roles import role_label
 
@@ -99,7 +99,7 @@ def _kinds(first: bool, study: Study) -> Finding:
     return Finding(f"encoder/decoder/cross at {ours}", basis, if_true(true))
 
 
-def _layers(kind: Kind, study: Study) -> Finding:
+def _layers(kind: AttentionKind, study: Study) -> Finding:
     """Heads of the lower half of the layers minus those of the upper half, summed over the budgets of each seed."""
     middle = study.size.layers // 2
     budgets: dict[int, list[int]] = {}  # of each, the seeds in their order

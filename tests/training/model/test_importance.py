@@ -7,7 +7,7 @@ from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architectu
 from torch import Tensor
 
 from hmc.artifact import HeadLayout, InvalidRequestError
-from hmc.artifact.model.heads import KINDS, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind
 from hmc.artifact.model.importance import Importance
 from hmc.training import (
     Batch,
@@ -126,13 +126,13 @@ def test_nothing_to_measure_is_an_error() -> None:
         sentence_importance(build_transformer(arch, empty), real_batch(0, 2))
 
 
-def token_importance(model: Transformer, batch: Batch) -> dict[Kind, Tensor]:
+def token_importance(model: Transformer, batch: Batch) -> dict[AttentionKind, Tensor]:
     """kind → |Σ_i o_i ∂L/∂o_i| summed over the tokens of every sentence `[B, heads of the kind]`, from the outputs of
     heads themselves (Sun et al. 2021, eq. 2) and not from a gate."""
-    outputs: list[tuple[Kind, Tensor]] = []
+    outputs: list[tuple[AttentionKind, Tensor]] = []
 
     class Keep(Gate):
-        def __init__(self, kind: Kind) -> None:
+        def __init__(self, kind: AttentionKind) -> None:
             super().__init__()
             self.kind = kind
 
@@ -145,7 +145,7 @@ def token_importance(model: Transformer, batch: Batch) -> dict[Kind, Tensor]:
         attention.gate = Keep(kind)
     states = model(batch.source, batch.target_in, batch.source_padded)
     cross_entropy_sum(model, states, batch, 0.0)[0].backward()
-    found: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
+    found: dict[AttentionKind, list[Tensor]] = {kind: [] for kind in KINDS}
     for kind, heads in outputs:
         assert heads.grad is not None
         found[kind].append((heads * heads.grad).sum(-1).abs().sum(-1))
@@ -160,7 +160,7 @@ def test_importance_of_tokens_is_that_of_the_outputs_of_heads() -> None:
     model = tiny_model(torch.float64)
     scores = corpus_importance(model, [batch], how=Importance("token"))
     source, target = int(batch.source.ne(2).sum()), batch.tokens
-    tokens: dict[Kind, int] = {"encoder_self": source, "decoder_self": target, "cross": target}
+    tokens: dict[AttentionKind, int] = {"encoder_self": source, "decoder_self": target, "cross": target}
     for kind in KINDS:
         np.testing.assert_allclose(scores[kind].ravel(), expected[kind].sum(0) / tokens[kind], rtol=1e-5)
 

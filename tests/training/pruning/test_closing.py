@@ -16,7 +16,7 @@ from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import Checkpoint, HeadBudget, HeadLayout, InvalidRequestError, load_checkpoint
 from hmc.artifact.model.budgets import parse_budgets
-from hmc.artifact.model.heads import KINDS, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind
 from hmc.training import (
     HardConcrete,
     HeadGates,
@@ -69,7 +69,7 @@ def assert_settled(pruned: Checkpoint) -> None:
         assert (log_alpha > 0) == (head in kept)
 
 
-def counts(pruned: Checkpoint) -> dict[Kind, int]:
+def counts(pruned: Checkpoint) -> dict[AttentionKind, int]:
     return {kind: sum(map(len, pruned.layout[kind])) for kind in KINDS}
 
 
@@ -272,7 +272,7 @@ def test_budgets_by_kind_are_exact_and_other_kinds_keep_their_heads(folder: Path
 
 @pytest.mark.parametrize(("stack", "scope"), [("decoder", "encoder_self"), ("encoder", "cross")])
 def test_encoder_only_pruning_leaves_a_frozen_decoder_alone(
-    folder: Path, tmp_path: Path, stack: str, scope: Kind
+    folder: Path, tmp_path: Path, stack: str, scope: AttentionKind
 ) -> None:
     """Voita et al. 2019, section 6.2: gates on one kind, the weights of the other stack fixed."""
     source = load_checkpoint(folder / "c")

@@ -23,7 +23,7 @@ from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadPoint, Ou
 
 Arrivals = Callable[[float, float, int], list[float]]
 """(calls a second, seconds, seed) → the times at which calls are due, before `seconds`."""
-Kind = Literal["poisson", "constant"]
+ArrivalProcess = Literal["poisson", "constant"]
 
 
 def poisson(rate: float, seconds: float, seed: int) -> list[float]:
@@ -37,7 +37,7 @@ def constant(rate: float, seconds: float, seed: int) -> list[float]:  # noqa: AR
     return [number / rate for number in range(int(np.ceil(rate * seconds))) if number / rate < seconds]
 
 
-ARRIVALS: dict[Kind, Arrivals] = {"poisson": poisson, "constant": constant}
+ARRIVALS: dict[ArrivalProcess, Arrivals] = {"poisson": poisson, "constant": constant}
 
 
 def read_trace(path: Path) -> list[float]:

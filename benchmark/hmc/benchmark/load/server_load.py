@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import HmcError, InvalidRequestError, ending
-from hmc.benchmark.load.open_loop import ARRIVALS, Kind, Send, point_of, read_trace, search, sweep
+from hmc.benchmark.load.open_loop import ARRIVALS, ArrivalProcess, Send, point_of, read_trace, search, sweep
 from hmc.benchmark.load.results import BUSY_SHARE, LatencyObjective, LoadCurve, LoadPoint
 from hmc.benchmark.load.senders import LoadTarget, Senders
 
@@ -36,7 +36,7 @@ class LoadSettings:
     beam: int = 4
     rates: tuple[float, ...] = ()
     """Calls a second; without any, the highest that keeps the objective is searched."""
-    arrivals: Kind = "poisson"
+    arrivals: ArrivalProcess = "poisson"
     trace: Path | None = None
     """A file of times in place of rates."""
     seconds: float = 20.0

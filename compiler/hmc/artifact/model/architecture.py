@@ -9,7 +9,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
-from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind, HeadLayout
 from hmc.artifact.model.layers import (
     NONE_REMOVED,
     AttentionSpec,
@@ -123,7 +123,7 @@ class Architecture(BaseModel):
         """Number of layers of a stack."""
         return self.encoder_layers if stack == "encoder" else self.decoder_layers
 
-    def attention(self, kind: Kind, layer: int) -> AttentionSpec:
+    def attention(self, kind: AttentionKind, layer: int) -> AttentionSpec:
         """The attention of a kind in a layer: its tensors, and what heads own of them."""
         return AttentionSpec.for_layer(kind, layer, self.head_dim)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores, Kind, rank_heads
+from hmc.artifact.model.heads import BLIND, KINDS, AttentionKind, HeadLayout, HeadScores, rank_heads
 
-SHORT_NAMES: dict[str, Kind] = {"enc": "encoder_self", "dec": "decoder_self", "cross": "cross"}
+SHORT_NAMES: dict[str, AttentionKind] = {"enc": "encoder_self", "dec": "decoder_self", "cross": "cross"}
 """Names of kinds in budgets, as in `enc=10,dec=20,cross=24`; the long names work too."""
 
 
@@ -20,7 +20,7 @@ class HeadBudget:
     6.3, the encoder alone in 6.2.)
     """
 
-    parts: tuple[tuple[tuple[Kind, ...], int], ...]
+    parts: tuple[tuple[tuple[AttentionKind, ...], int], ...]
 
     def __str__(self) -> str:
         """As `parse_budgets` reads it."""
@@ -30,7 +30,7 @@ class HeadBudget:
         return ",".join(f"{_short(kinds)}={heads}" for kinds, heads in self.parts)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[AttentionKind, ...]:
         """Kinds whose heads may be closed, in the order of `KINDS`."""
         return tuple(kind for kind in KINDS if any(kind in kinds for kinds, _ in self.parts))
 
@@ -80,7 +80,7 @@ class HeadBudget:
         return problems
 
     @staticmethod
-    def least(kinds: Sequence[Kind]) -> int:
+    def least(kinds: Sequence[AttentionKind]) -> int:
         """The fewest heads that a part over `kinds` may keep: without cross-attention no decoder sees its source."""
         return 1 if "cross" in kinds else 0
 
@@ -93,7 +93,7 @@ class HeadBudget:
 
 
 def parse_budgets(
-    text: str, kinds: Sequence[Kind] = KINDS, layout: Callable[[], HeadLayout] | None = None
+    text: str, kinds: Sequence[AttentionKind] = KINDS, layout: Callable[[], HeadLayout] | None = None
 ) -> list[HeadBudget]:
     """Reads `72,36` (budgets over all of `kinds`), `enc=10,dec=20,cross=24` (one budget, by kind), or several with `;`
     between them.
@@ -105,7 +105,7 @@ def parse_budgets(
     return [budget for part in text.split(";") for budget in reader.part(part)]
 
 
-def parse_kinds(text: str, option: str) -> tuple[Kind, ...]:
+def parse_kinds(text: str, option: str) -> tuple[AttentionKind, ...]:
     """Reads `all`, or kinds with commas between them, in long or short names.
 
     option: where the text was given, for the message of InvalidRequestError.
@@ -119,7 +119,7 @@ def parse_kinds(text: str, option: str) -> tuple[Kind, ...]:
 class _Reader:
     """One text with budgets."""
 
-    def __init__(self, text: str, scope: tuple[Kind, ...], layout: Callable[[], HeadLayout] | None) -> None:
+    def __init__(self, text: str, scope: tuple[AttentionKind, ...], layout: Callable[[], HeadLayout] | None) -> None:
         self._text = text
         self._scope = scope
         self._ask = layout
@@ -132,7 +132,7 @@ class _Reader:
         return [HeadBudget(((self._scope, self._number(word, self._scope)),)) for word in words]
 
     def _by_kind(self, words: Sequence[str]) -> HeadBudget:
-        heads_per_kind: dict[Kind, int] = {}
+        heads_per_kind: dict[AttentionKind, int] = {}
         for word in words:
             name, _, number = word.partition("=")
             kind = _kind(name.strip(), f"head budget {self._text!r}")
@@ -146,7 +146,7 @@ class _Reader:
             heads_per_kind[kind] = self._number(number.strip(), (kind,))
         return HeadBudget(tuple(((kind,), heads_per_kind[kind]) for kind in KINDS if kind in heads_per_kind))
 
-    def _number(self, word: str, kinds: Sequence[Kind]) -> int:
+    def _number(self, word: str, kinds: Sequence[AttentionKind]) -> int:
         try:
             if not (word.endswith("%") and self._ask):
                 return int(word)
@@ -163,12 +163,12 @@ class _Reader:
         return round(share / 100 * sum(len(row) for kind in kinds for row in self._layout[kind]))
 
 
-def _short(kinds: Sequence[Kind]) -> str:
+def _short(kinds: Sequence[AttentionKind]) -> str:
     names = {kind: name for name, kind in SHORT_NAMES.items()}
     return "+".join(names[kind] for kind in kinds)
 
 
-def _kind(name: str, where: str) -> Kind:
+def _kind(name: str, where: str) -> AttentionKind:
     kind = SHORT_NAMES.get(name) or next((k for k in KINDS if k == name), None)
     if kind is None:
         raise InvalidRequestError(f"{where}: {name!r} is no kind of head; choose {', '.join(KINDS)} or enc, dec, cross")

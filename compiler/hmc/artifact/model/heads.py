@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
 
-Kind = Literal["encoder_self", "decoder_self", "cross"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+AttentionKind = Literal["encoder_self", "decoder_self", "cross"]
+KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
 BLIND = "no head of cross-attention would stay open, so the decoder could not see the source; keep one or more"
 """Why a layout is refused whose `sees_source` is false."""
 
@@ -22,7 +22,7 @@ BLIND = "no head of cross-attention would stay open, so the decoder could not se
 class Head:
     """One attention head, by its index in the unpruned model."""
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     index: int
 
@@ -50,7 +50,7 @@ class HeadLayout:
                         f"head layout {kind}.{layer}: {list(indices)} must be ascending distinct head indices from 0"
                     )
 
-    def __getitem__(self, kind: Kind) -> tuple[tuple[int, ...], ...]:
+    def __getitem__(self, kind: AttentionKind) -> tuple[tuple[int, ...], ...]:
         layers: tuple[tuple[int, ...], ...] = getattr(self, kind)
         return layers
 
@@ -116,7 +116,7 @@ class HeadLayout:
         """True when every open head of `other` is open here (the levels are *nested*)."""
         return set(other.heads()) <= set(self.heads())
 
-    def restrict(self, other: HeadLayout) -> dict[Kind, list[list[int]]]:
+    def restrict(self, other: HeadLayout) -> dict[AttentionKind, list[list[int]]]:
         """For each layer, the positions of `other`'s open heads among the open heads of this layout.
 
         Raises InvalidRequestError if a head of `other` is closed here.
@@ -131,14 +131,16 @@ class HeadOrder(Protocol):
     """Kind → for each layer, heads by their original indices, in the order in which tensors have them. That of a
     `HeadLayout` is ascending."""
 
-    def __getitem__(self, kind: Kind, /) -> Sequence[Sequence[int]]: ...
+    def __getitem__(self, kind: AttentionKind, /) -> Sequence[Sequence[int]]: ...
 
 
-HeadScores = Mapping[Kind, npt.NDArray[np.float32]]
+HeadScores = Mapping[AttentionKind, npt.NDArray[np.float32]]
 """A score per head: kind → array `[layers, heads]` (log α, importance …), at original head indices."""
 
 
-def nested_order(layouts: Iterable[HeadLayout], scores: HeadScores | None = None) -> dict[Kind, list[list[int]]]:
+def nested_order(
+    layouts: Iterable[HeadLayout], scores: HeadScores | None = None
+) -> dict[AttentionKind, list[list[int]]]:
     """All heads of the layouts: first the heads of the smallest layout, then the heads that each larger layout adds.
 
     The heads of a layout that contains all smaller ones are then the first of every layer. Among the heads that a
@@ -146,7 +148,7 @@ def nested_order(layouts: Iterable[HeadLayout], scores: HeadScores | None = None
     first. So the heads of a layout that was chosen by its scores are the first ones too, whether it is among `layouts`
     or not.
     """
-    order: dict[Kind, list[list[int]]] = {}
+    order: dict[AttentionKind, list[list[int]]] = {}
     for layout in sorted(layouts, key=lambda layout: layout.total):
         for kind in KINDS:
             rows = order.setdefault(kind, [[] for _ in layout[kind]])

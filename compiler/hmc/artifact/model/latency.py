@@ -17,7 +17,7 @@ from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.git_lfs import why
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
-from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind, HeadLayout
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers, stack_of
 from hmc.artifact.rounding import round_up
 from hmc.artifact.storage.files import write_whole
@@ -32,14 +32,14 @@ class _Part(BaseModel):
 class Sizes(_Part):
     """How much of a model is left: numbers of heads by kind and layer and of neurons by stack and layer, and layers."""
 
-    heads: Mapping[Kind, tuple[int, ...]]
+    heads: Mapping[AttentionKind, tuple[int, ...]]
     neurons: FfnWidths
     removed: RemovedLayers = NONE_REMOVED
 
     @classmethod
     def from_layout(cls, layout: HeadLayout, neurons: FfnWidths, removed: RemovedLayers = NONE_REMOVED) -> Self:
         """The sizes of a model with these heads, neurons and layers."""
-        open_heads: dict[Kind, tuple[int, ...]] = {kind: tuple(map(len, layout[kind])) for kind in KINDS}
+        open_heads: dict[AttentionKind, tuple[int, ...]] = {kind: tuple(map(len, layout[kind])) for kind in KINDS}
         return cls(heads=open_heads, neurons=neurons, removed=removed)
 
     def layers(self, stack: Stack) -> list[int]:
@@ -105,7 +105,7 @@ class LatencyTable(_Part):
     """Embeddings, output projection, search, tokenizer: what no pruning saves."""
     layers: Mapping[Stack, float]
     """Of a layer with nothing left but its norms."""
-    heads: Mapping[Kind, Cost]
+    heads: Mapping[AttentionKind, Cost]
     neurons: Mapping[Stack, Cost]
     worst_error: float = 0.0
     """Largest relative error of the sizes that were held out."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from hmc.artifact.model.ffn import STACKS, Stack
-from hmc.artifact.model.heads import Kind
+from hmc.artifact.model.heads import AttentionKind
 
 EPSILON = 1e-5
 """Added to the variance by every norm, as in MarianMTModel."""
@@ -92,10 +92,10 @@ class SubLayerSpec:
 class AttentionSpec(SubLayerSpec):
     """Its units are heads: rows of W_Q, W_K and W_V, and columns of W_O (Voita et al. 2019, equation 3)."""
 
-    kind: Kind
+    kind: AttentionKind
 
     @classmethod
-    def for_layer(cls, kind: Kind, layer: int, head_dim: int) -> AttentionSpec:
+    def for_layer(cls, kind: AttentionKind, layer: int, head_dim: int) -> AttentionSpec:
         """The attention of a layer."""
         module = "encoder_attn" if kind == "cross" else "self_attn"
         name = f"{layer_name(stack_of(kind), layer)}.{module}"
@@ -131,7 +131,7 @@ class FeedForwardSpec(SubLayerSpec):
         )
 
 
-def stack_of(kind: Kind) -> Stack:
+def stack_of(kind: AttentionKind) -> Stack:
     """The stack whose layers have heads of a kind."""
     return "encoder" if kind == "encoder_self" else "decoder"
 

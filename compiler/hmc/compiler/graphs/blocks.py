@@ -12,7 +12,7 @@ import onnx_ir as ir
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import LOGITS_BIAS, Architecture
 from hmc.artifact.model.ffn import Stack
-from hmc.artifact.model.heads import HeadLayout, Kind
+from hmc.artifact.model.heads import AttentionKind, HeadLayout
 from hmc.artifact.model.layers import EPSILON, AttentionSpec, FeedForwardSpec, LinearSpec, NormSpec
 from hmc.compiler.derived import Array, stack
 from hmc.compiler.graph import DTYPES, GraphBuilder, as_type
@@ -166,7 +166,7 @@ class Author:
         """Numbers of the layers that the graph has; the other layers were removed, and return their input."""
         return present_layers(self.arch, stack, self.tensors)
 
-    def open_heads(self, kind: Kind, layer: int) -> int:
+    def open_heads(self, kind: AttentionKind, layer: int) -> int:
         """Number of open heads of a layer."""
         return len(self.layout[kind][layer])
 

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import parse_kinds
-from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind, HeadLayout
 from hmc.artifact.model.importance import DEFAULT, WORDS, Importance
 
 Method = Literal["random", "important"]
@@ -27,7 +27,7 @@ class HeadMaskSpec:
     """Number of heads, or per cent of the heads in scope."""
     percent: bool
     """True when `amount` is per cent."""
-    kinds: tuple[Kind, ...] = KINDS
+    kinds: tuple[AttentionKind, ...] = KINDS
     """Scope: the kinds whose heads may be masked."""
     per_attention: bool = False
     """`/attention`: `amount` heads of every attention in scope, which keeps one head at least. The input of the paper's

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.model.heads import KINDS, HeadLayout, HeadScores, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind, HeadLayout, HeadScores
 from hmc.artifact.model.importance import DEFAULT, Importance
 from hmc.training.data.batches import Batch
 from hmc.training.model.gates import ImportanceGate
@@ -79,7 +79,7 @@ def heads_of_attentions(model: Transformer) -> list[int]:
     return [attention.heads for *_, attention in model.open_attentions()]
 
 
-def _lengths(batch: Batch) -> dict[Kind, int]:
+def _lengths(batch: Batch) -> dict[AttentionKind, int]:
     """Positions at which the heads of each kind compute an output."""
     source = batch.source.size(1)
     target = batch.target_in.size(1)
@@ -111,7 +111,7 @@ def _frozen(model: Transformer) -> Iterator[None]:
 
 @contextmanager
 def importance_gates(
-    model: Transformer, batch_size: int, lengths: Mapping[Kind, int] | None = None
+    model: Transformer, batch_size: int, lengths: Mapping[AttentionKind, int] | None = None
 ) -> Iterator[list[Tensor]]:
     """Puts an `ImportanceGate` on every attention that has heads; restores the former gates at the end.
 
@@ -165,7 +165,9 @@ def corpus_importance(
 
 def scores_per_head(values: Tensor, arch: Architecture, layout: HeadLayout) -> HeadScores:
     """values `[total]`, one for each head of `layout` → kind → `[layers, heads]`; heads outside `layout` get 0."""
-    scores: dict[Kind, np.ndarray] = {kind: np.zeros((len(layout[kind]), arch.heads), np.float32) for kind in KINDS}
+    scores: dict[AttentionKind, np.ndarray] = {
+        kind: np.zeros((len(layout[kind]), arch.heads), np.float32) for kind in KINDS
+    }
     for head, value in zip(layout.heads(), values.detach().cpu().tolist(), strict=True):
         scores[head.kind][head.layer, head.index] = value
     return scores

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import FfnWidths, Stack
-from hmc.artifact.model.heads import HeadLayout, Kind
+from hmc.artifact.model.heads import AttentionKind, HeadLayout
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
 from hmc.training.model.cpu import Dropout, linear, precision_of
 from hmc.training.model.layers import Attention, DecoderCache, DecoderLayer, EncoderLayer, FeedForward
@@ -90,13 +90,13 @@ class Transformer(nn.Module):
         """The decoder's layers, first to last."""
         return cast(list[DecoderLayer], list(self.decoder))
 
-    def attentions(self) -> Iterator[tuple[Kind, int, Attention]]:
+    def attentions(self) -> Iterator[tuple[AttentionKind, int, Attention]]:
         """Yields every attention module with its kind and layer, in the order of `KINDS`."""
         yield from (("encoder_self", i, layer.self_attn) for i, layer in enumerate(self.encoder_layers))
         yield from (("decoder_self", i, layer.self_attn) for i, layer in enumerate(self.decoder_layers))
         yield from (("cross", i, layer.encoder_attn) for i, layer in enumerate(self.decoder_layers))
 
-    def open_attentions(self) -> list[tuple[Kind, int, Attention]]:
+    def open_attentions(self) -> list[tuple[AttentionKind, int, Attention]]:
         """Those of `attentions` that have heads."""
         return [row for row in self.attentions() if row[2].heads]
 
@@ -206,7 +206,7 @@ def build_transformer(
     widths = ffn or arch.full_ffn()
     norm = partial(norm_of, arch)
 
-    def attention(kind: Kind, layer: int) -> Attention:
+    def attention(kind: AttentionKind, layer: int) -> Attention:
         return Attention(d_model=arch.d_model, heads=len(layout[kind][layer]), head_dim=arch.head_dim, of=arch.heads)
 
     def feed_forward(stack: Stack, layer: int) -> FeedForward:

@@ -11,7 +11,7 @@ from torch import Tensor
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
-from hmc.artifact.model.heads import KINDS, Head, HeadLayout, HeadScores, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind, Head, HeadLayout, HeadScores
 from hmc.training.data.batches import to_device
 from hmc.training.model.gates import Gate, HardConcrete, NestedGate, SampledGate
 from hmc.training.model.regimes import Gated, position_mask
@@ -126,7 +126,9 @@ class HeadGates(GateSet):
 
     group = "gates"
 
-    def __init__(self, model: Transformer, layout: HeadLayout, initial: float, kinds: Sequence[Kind] = KINDS) -> None:
+    def __init__(
+        self, model: Transformer, layout: HeadLayout, initial: float, kinds: Sequence[AttentionKind] = KINDS
+    ) -> None:
         """layout: the model's head layout. initial: starting log α of every gate.
 
         Raises InvalidRequestError when the model has no head of these kinds.
@@ -142,14 +144,14 @@ class HeadGates(GateSet):
         modules = [attention for _, attention in gated]
         super().__init__(modules, *independent([attention.heads for attention in modules], initial, model))
 
-    def positions(self, kinds: Sequence[Kind]) -> Tensor:
+    def positions(self, kinds: Sequence[AttentionKind]) -> Tensor:
         """Returns the positions of the gates of `kinds` in the `[total]` tensors."""
         chosen = torch.tensor([head.kind in kinds for head in self.heads], device=self.closed.device)
         return chosen.nonzero()[:, 0]
 
-    def expected_open(self) -> dict[Kind, float]:
+    def expected_open(self) -> dict[AttentionKind, float]:
         """Returns the expected number of open heads of each gated kind: the sum of P(g ≠ 0)."""
-        expected: dict[Kind, float] = dict.fromkeys(self.kinds, 0.0)
+        expected: dict[AttentionKind, float] = dict.fromkeys(self.kinds, 0.0)
         for kind, value in zip(self._kinds, self.expected_open_per_module(), strict=True):
             expected[kind] += value
         return expected
@@ -164,7 +166,7 @@ class HeadGates(GateSet):
 
         It is -inf for heads that the model does not have, and +inf for heads without a gate.
         """
-        scores: dict[Kind, np.ndarray] = {
+        scores: dict[AttentionKind, np.ndarray] = {
             kind: np.full((len(self.layout[kind]), arch.heads), -np.inf, np.float32) for kind in KINDS
         }
         for head in self.layout.heads():

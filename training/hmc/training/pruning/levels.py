@@ -9,7 +9,7 @@ import numpy as np
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
-from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores, Kind, rank_heads, select_heads
+from hmc.artifact.model.heads import BLIND, KINDS, AttentionKind, HeadLayout, HeadScores, rank_heads, select_heads
 from hmc.training.pruning.settings import NestedSection
 
 OPEN_BONUS = 100.0
@@ -34,7 +34,7 @@ def nested_ranking(pruned: Sequence[Checkpoint]) -> HeadScores:
 
 def ranking_without_closing(
     source: Checkpoint, heads: str, importance: Callable[[], HeadScores]
-) -> dict[Kind, np.ndarray]:
+) -> dict[AttentionKind, np.ndarray]:
     """Scores the heads of `source`, of which no gates were closed; kind → `[layers, heads]`.
 
     heads: as `NestedSection.heads`. importance: measures I_h; called only where it is needed. Raises

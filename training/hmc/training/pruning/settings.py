@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError, field_validator
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.runs.recipe import OptimizerName, Precision, RunSection, TokenizerSection, TrainSection
 from hmc.training.section import Section
@@ -65,7 +65,7 @@ class PruneSettings(Section):
     settle_gates: bool = False
     """With `l0_lambda`: add what budgets always have. In the last 30 % of closing, gates are pressed to decide; in the
     last 15 % the decision is fixed and every log α moves to its end."""
-    scope: tuple[Kind, ...] = Field(default=KINDS, min_length=1)
+    scope: tuple[AttentionKind, ...] = Field(default=KINDS, min_length=1)
     """Kinds whose heads get gates; heads of other kinds stay open (Voita et al. 2019, 6.2: encoder_self alone)."""
     freeze: Literal["encoder", "decoder", "matrices"] | None = None
     """Stack whose weights do not change, nor the embeddings that both stacks share. Gates and masks still act on it.
@@ -95,7 +95,7 @@ class PruneSettings(Section):
 
     @field_validator("scope")
     @classmethod
-    def _in_order(cls, value: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    def _in_order(cls, value: tuple[AttentionKind, ...]) -> tuple[AttentionKind, ...]:
         return tuple(kind for kind in KINDS if kind in value)
 
     def train_section(self, steps: int) -> TrainSection:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import Head, Kind
+from hmc.artifact.model.heads import AttentionKind, Head
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.training.analysis.common.records import AttentionMap, MapsData
 from hmc.training.analysis.common.result import Result, corpus_source
@@ -62,7 +62,7 @@ def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> 
     tokenizer = open_tokenizer(subject.checkpoint.tokenizer)
     source_pieces = list(map(tokenizer.source_piece, pair.source[:-1]))
     target_pieces = list(map(tokenizer.piece, pair.target[:-1]))
-    labels: dict[Kind, tuple[list[str], list[str]]] = {
+    labels: dict[AttentionKind, tuple[list[str], list[str]]] = {
         "encoder_self": ([*source_pieces, END], [*source_pieces, END]),
         "decoder_self": ([START, *target_pieces], [START, *target_pieces]),
         "cross": ([*target_pieces, END], [*source_pieces, END]),

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from hmc.artifact.model.heads import Head, Kind
+from hmc.artifact.model.heads import AttentionKind, Head
 from hmc.artifact.significance import Estimate
 
 ORDERS = ("most_important_first", "least_important_first")
@@ -31,7 +31,7 @@ class ResultPart(BaseModel):
 class OfHead(ResultPart):
     """Values of one head."""
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     index: int
 
@@ -95,7 +95,7 @@ class ImportanceData(OfModel):
 
     heads: list[HeadImportance]
     all: Spread
-    kinds: dict[Kind, Spread]
+    kinds: dict[AttentionKind, Spread]
 
 
 class HeadEffect(Deltas, OfHead):
@@ -119,7 +119,7 @@ class KeptHead(ResultPart):
 class LayerHeads(ResultPart):
     """The heads of a layer, each kept alone."""
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     heads: list[KeptHead]
     best: int
@@ -248,7 +248,7 @@ class HeadRelevance(OfHead):
 class LayerRelevance(ResultPart):
     """Share of the logit's relevance that goes through the heads of a layer."""
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     through_heads: float
 
@@ -353,8 +353,8 @@ class Survivors(ResultPart):
 
     heads: int
     checkpoints: int
-    kinds: dict[Kind, MeanAndRange]
-    layers: dict[Kind, list[MeanAndRange]]
+    kinds: dict[AttentionKind, MeanAndRange]
+    layers: dict[AttentionKind, list[MeanAndRange]]
     without_heads: MeanAndRange
     """Layers without open heads."""
     agreement: Overlap | None
@@ -367,7 +367,7 @@ class SurvivorsData(ResultPart):
     """Of `survivors`."""
 
     heads_per_layer: int
-    layers: dict[Kind, int]
+    layers: dict[AttentionKind, int]
     layouts: list[dict[str, list[list[int]]]]
     budgets: list[Survivors]
 
@@ -414,7 +414,7 @@ class GatePoint(ResultPart):
     budget: Number | None
     open: Number | None
     unsettled: Number | None
-    kinds: dict[Kind, Number | None]
+    kinds: dict[AttentionKind, Number | None]
     neurons: Number | None = None
     neuron_budget: Number | None = None
     neurons_unsettled: Number | None = None

@@ -21,16 +21,16 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.distribution import versions_of
 from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.git_lfs import why
-from hmc.artifact.model.heads import KINDS, Head, HeadLayout, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind, Head, HeadLayout
 from hmc.artifact.storage.files import write_whole
 from hmc.training.analysis.common.records import DATA, ComparisonData, CurvePoint, OfHead, OfModel
 
 SCHEMA_VERSION = 1
 NUMBERS = frozenset({"importance", "mean", "variance", "least", "most", "value", "low", "high"})
 """Fields of results that must be finite numbers wherever they occur. A single sample has no standard error."""
-Place = tuple[Kind, int]
+Place = tuple[AttentionKind, int]
 """One attention of a model: kind and layer."""
-HeadTable = dict[Kind, list[list[float | None]]]
+HeadTable = dict[AttentionKind, list[list[float | None]]]
 """kind → layers → heads at their original indices; None for a closed head."""
 Data = TypeVar("Data")
 Row = TypeVar("Row", bound=OfHead)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hmc.artifact.model.heads import Kind
+from hmc.artifact.model.heads import AttentionKind
 from hmc.training.model.cpu import KeyValues
 from hmc.training.model.layers import Attention, DecoderLayer, FeedForward
 from hmc.training.model.transformer import Transformer
@@ -36,7 +36,7 @@ class Heads:
 class TracedAttention:
     """One attention sub-layer: LN(residual + W_O heads + bias). If norms come first, no norm follows it."""
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     module: Attention
     states: Tensor
@@ -151,7 +151,7 @@ def _feed_forward(steps: list[TracedAttention | FeedForwardTrace], before: list[
 
 def _attention(
     steps: list[TracedAttention | FeedForwardTrace],
-    kind: Kind,
+    kind: AttentionKind,
     layer: int,
     sources: list[Tensor],
     before: list[Tensor],

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hmc.artifact.model.heads import Kind
+from hmc.artifact.model.heads import AttentionKind
 from hmc.training.analysis.common.decoding import best_ids
 from hmc.training.analysis.common.masks import sentence_groups
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
@@ -34,7 +34,7 @@ READS = {False: "the model's own greedy translations", True: "the references"}
 class View:
     """One attention over one batch. The i-th query and the i-th key are the i-th token of their sentence."""
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     weights: Tensor
     """`[B, H, T, S]`; 0 at what `visible` leaves out."""
@@ -146,7 +146,7 @@ def batch_views(
         tokens[row, :of_source] = False
         read[row, 1 : 1 + of_target] = False
         predicted[row, :of_target] = False
-    visible: dict[Kind, Tensor] = {
+    visible: dict[AttentionKind, Tensor] = {
         "encoder_self": tokens[:, :, None] & tokens[:, None, :],
         "decoder_self": (read[:, :, None] & read[:, None, :]).tril(),
         "cross": predicted[:, :, None] & tokens[:, None, :],

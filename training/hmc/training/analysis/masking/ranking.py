@@ -9,7 +9,7 @@ from typing import Any
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.checkpoint.extras import WRITTEN_BY, ScoreName
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, Head, Kind, rank_heads
+from hmc.artifact.model.heads import KINDS, AttentionKind, Head, rank_heads
 from hmc.artifact.model.importance import DEFAULT, Importance
 from hmc.training.analysis.common.result import read_result
 from hmc.training.analysis.common.scores import MEASURED, scores_of
@@ -40,7 +40,7 @@ class RankBy:
     """The score of a checkpoint, by default of the analysed one; with `scores` by default its importance."""
     how: Importance = DEFAULT
     """The I_h that is measured."""
-    kinds: tuple[Kind, ...] = KINDS
+    kinds: tuple[AttentionKind, ...] = KINDS
     """Kinds of the heads that are ranked; all others stay open."""
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
-from hmc.artifact.model.heads import KINDS, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind
 from hmc.artifact.model.latency import LatencyTable, Sizes
 from hmc.artifact.model.layers import RemovedLayers
 from hmc.artifact.rounding import round_up
@@ -154,7 +154,7 @@ class Chooser:
 
     def _sizes(self, kept: Mask) -> Sizes:
         counts = np.bincount(self._owner[kept[: self._units]], minlength=len(self._sub_layers)).tolist()
-        sizes: dict[Kind | Stack, list[int]] = {name: [] for name in (*KINDS, *STACKS)}
+        sizes: dict[AttentionKind | Stack, list[int]] = {name: [] for name in (*KINDS, *STACKS)}
         for (name, _), count in zip(self._sub_layers, counts, strict=True):
             sizes[name].append(count)
         removed = RemovedLayers.from_pairs([*self._removed, *compress(self._layers, ~kept[self._end :])])

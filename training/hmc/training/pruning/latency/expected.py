@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hmc.artifact.model.ffn import Stack
-from hmc.artifact.model.heads import KINDS, Kind
+from hmc.artifact.model.heads import KINDS, AttentionKind
 from hmc.artifact.model.latency import Cost, LatencyTable
 from hmc.artifact.model.layers import stack_of
 from hmc.training.pruning.gate_sets import HeadGates, LayerGates, NeuronGates, SubLayerGates
@@ -26,7 +26,7 @@ class ModelGates:
         self.layers = layers
         self.sets = (heads, neurons, sub_layers, layers)
         self.shared = sub_layers
-        self.sub_layers: list[tuple[Kind | Stack, int]] = []
+        self.sub_layers: list[tuple[AttentionKind | Stack, int]] = []
         """(kind or stack, layer) of every sub-layer."""
         owners: list[int] = []
         for kind in KINDS:
@@ -115,10 +115,10 @@ class ExpectedLatency:
         return spared.index_fill(0, best, True) & (open_.max() < SPARED_BELOW)
 
 
-def cost_of(table: LatencyTable, name: Kind | Stack) -> Cost:
+def cost_of(table: LatencyTable, name: AttentionKind | Stack) -> Cost:
     """Returns the costs of a sub-layer: of heads of a kind, or of the neurons of a stack."""
     return table.neurons[name] if name == "encoder" or name == "decoder" else table.heads[name]  # noqa: PLR1714
 
 
-def _stack(name: Kind | Stack) -> Stack:
+def _stack(name: AttentionKind | Stack) -> Stack:
     return name if name == "encoder" or name == "decoder" else stack_of(name)  # noqa: PLR1714
