@@ -10,7 +10,7 @@ from hmc.artifact.errors import InvalidRequestError, plain_problem
 from hmc.cli.common.options import check_unused, dashed, opt, options_of
 
 if TYPE_CHECKING:
-    from hmc.artifact.model.heads import Kind
+    from hmc.artifact.model.heads import AttentionKind
     from hmc.training.pruning.settings import PruneSettings
 
 DATA = "Data"
@@ -135,7 +135,7 @@ def check_options(budget: BudgetOptions, latency: Any, schedule: ScheduleOptions
         check_unused(reason, **{name: getattr(options, name) for name in names})
 
 
-def parse_settings(options: Any, kinds: Sequence[Kind]) -> PruneSettings:
+def parse_settings(options: Any, kinds: Sequence[AttentionKind]) -> PruneSettings:
     """Raises InvalidRequestError, which names the options, if a value is none that its setting takes."""
     from pydantic import ValidationError
 
