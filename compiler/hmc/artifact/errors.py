@@ -61,10 +61,6 @@ class InvalidRequestError(HmcError):
         self.violations = tuple(violations)
 
 
-class ConfigurationError(InvalidRequestError):
-    """A wrong setting. The message names it as its reader wrote it: an option, a variable, or a key of a file."""
-
-
 class TooLargeError(InvalidRequestError):
     """A request beyond a limit of the server, or of its caller; the message names the limit."""
 

@@ -15,6 +15,10 @@ SHOWN = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "
 """Types of problems with a number or a choice, whose value is shown. Other values may be secrets."""
 
 
+class ConfigurationError(InvalidRequestError):
+    """A wrong setting. The message names it as its reader wrote it: an option, a variable, or a key of a file."""
+
+
 class SettingsModel(BaseModel):
     """Settings. Each field has its default, its bounds, and what it means as the text after it.
 

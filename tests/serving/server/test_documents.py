@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.serving.fakes import FakeFactory, failure
+from tests.serving.fakes import GUARD_S, FakeFactory, failure
 
 from hmc.artifact import InvalidRequestError
 from hmc.engine.requests.caller import Priority
@@ -117,7 +117,7 @@ def test_a_text_has_at_most_a_mebibyte(client: Client, stub: Any) -> None:
         code, said = failure(call)
         assert code == "INVALID_ARGUMENT"
         assert "is longer than 1048576 bytes: split it or shorten it" in said
-    made = "".join(piece.text for piece in client.translate_document("\n" * 2**20, timeout=60))
+    made = "".join(piece.text for piece in client.translate_document("\n" * 2**20, timeout=GUARD_S))
     assert made == "\n" * 2**20
 
 

@@ -24,7 +24,6 @@ from typer.models import OptionInfo
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import (
-    ConfigurationError,
     HmcError,
     InternalServiceError,
     InvalidRequestError,
@@ -136,6 +135,8 @@ def reported(options: Mapping[str, str] | None = None, given: Mapping[str, Any] 
             raise
         code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
     except HmcError as error:
+        from hmc.artifact.settings import ConfigurationError  # loads pydantic
+
         named = {} if isinstance(error, ConfigurationError) else options
         code = complain(renamed(str(error), named), _exit_code(error))
     except OSError as error:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.errors import ConfigurationError, InvalidRequestError, renamed
+from hmc.artifact.errors import InvalidRequestError, renamed
 from hmc.artifact.git_lfs import why
+from hmc.artifact.settings import ConfigurationError
 from hmc.serving.server.settings import ServeSettings
 
 PREFIX = "HMC_"
