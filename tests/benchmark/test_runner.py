@@ -117,7 +117,7 @@ def test_a_recorded_quality_is_replaced_by_no_lesser_one(
         report = run_benchmark(chosen)
         for refused in (lambda report=report: record(bundle, report), lambda chosen=chosen: check_recordable(chosen)):
             message = (
-                f"the quality of full on 4 sentences at beam 2, {said} would replace it: measure as many with --be"
+                f"the quality of full on 4 sentences at beam 2, {said} would replace it: measure as many with beam 2"
             )
             with pytest.raises(InvalidRequestError, match=message):
                 refused()

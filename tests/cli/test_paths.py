@@ -157,7 +157,7 @@ def test_results_do_not_write_over_what_they_come_from(hmc: Hmc, tiny_checkpoint
     assert "would overwrite the input" in ran.stderr
     assert (tmp_path / "trajectory.json").read_text() == "[]"
     both = ("--out", tmp_path / "x", "--save", tmp_path / "x")
-    refused(hmc("analyze", "importance", tiny_checkpoint, "--data", "a b", *both), "x is also --out")
+    refused(hmc("analyze", "importance", tiny_checkpoint, "--data", "a b", *both), "it is the output folder too")
 
 
 def test_a_corpus_that_is_missing_leaves_the_run_folder_free(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:

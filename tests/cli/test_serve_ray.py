@@ -12,7 +12,7 @@ from tests.command import refused
 
 def test_replicas_are_about_ray(hmc: Hmc, fake_bundle: Path) -> None:
     refused(
-        hmc("serve", fake_bundle, "--replicas", "2"), "--replicas works only with --ray: add --ray, or leave it out"
+        hmc("serve", fake_bundle, "--replicas", "2"), "--replicas needs --ray"
     )
 
 

@@ -94,7 +94,7 @@ def test_names_are_text_and_not_markup() -> None:
 
 
 def test_a_report_without_quality_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="give references with --reference FILE"):
+    with pytest.raises(InvalidRequestError, match="measure with references"):
         picture.picture(fakes.report(with_quality=False))
 
 

@@ -173,7 +173,7 @@ def test_a_folder_that_is_no_bundle_is_not_replaced(tiny_checkpoint: Path, tmp_p
 
 
 def test_int8_without_sentences_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="--calibrate"):
+    with pytest.raises(InvalidRequestError, match="calibration"):
         compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b", precisions=("int8",))
     assert list(tmp_path.iterdir()) == []
 
@@ -183,7 +183,7 @@ def test_int8_without_sentences_is_refused(tiny_checkpoint: Path, tmp_path: Path
     [
         ([24, 12, 25], ("fp32",), "24 open heads"),
         ([24, 12, 24], ("fp32",), "'full' is requested twice"),
-        ([24], ("fp32", "int8"), "--calibrate"),
+        ([24], ("fp32", "int8"), "calibration"),
     ],
 )
 def test_what_cannot_be_compiled_is_found_before_the_first_level(

@@ -281,7 +281,7 @@ def test_a_mode_without_sentences_gives_way_where_memory_is_short(
         for options, answer in ((greedy, expected[0]), (beam, expected[1])):
             assert engine.submit([5, 9, 40, 0], options).result(GUARD_S).hypotheses == answer
         monkeypatch.setattr(sessions.memory._whole, "budget", 1000)
-        with pytest.raises(FailedPreconditionError, match="lower --max-tokens"):
+        with pytest.raises(FailedPreconditionError, match="lower max_tokens"):
             engine.submit([5, 9, 40, 0], DecodeOptions(beam_size=3)).result(GUARD_S)
         assert not batches
     finally:

@@ -37,7 +37,10 @@ class GateSet:
         self.gates = gates
         self._sampled = sampled
         self.sampled()
-        self.close(torch.zeros_like(self.log_alpha(), dtype=torch.bool))
+        self.closed = torch.zeros_like(self.log_alpha(), dtype=torch.bool)
+        self.remaining = torch.arange(len(self.closed), device=self.closed.device)
+        """Positions of the gates that are not closed."""
+        self._held: Tensor | None = None
 
     @property
     def total(self) -> int:
@@ -67,7 +70,6 @@ class GateSet:
             gates.close(part)
         self.closed = closed
         self.remaining = (~closed).nonzero()[:, 0]
-        """Positions of the gates that are not closed."""
         self._held = self.log_alpha().detach().clone() if bool(closed.any()) else None
 
     def hold(self) -> None:
