@@ -11,9 +11,7 @@ from tests.command import refused
 
 
 def test_replicas_are_about_ray(hmc: Hmc, fake_bundle: Path) -> None:
-    refused(
-        hmc("serve", fake_bundle, "--replicas", "2"), "--replicas needs --ray"
-    )
+    refused(hmc("serve", fake_bundle, "--replicas", "2"), "--replicas needs --ray")
 
 
 def test_without_ray_the_command_that_installs_it_is_told(
