@@ -79,13 +79,12 @@ class ServerSettings(SettingsModel):
     """Batches that a level runs at the same time. More than one raises the throughput on a CPU, but a single sentence
     takes longer. 0: as measured on this machine, or one if `threads` are given."""
     fronts: Annotated[int | None, Field(ge=0, le=MOST_FRONTS)] = None
-    """Processes that share the port and have gRPC, HTTP and texts, beside one process with the levels. 0: one process
-    does everything. Each front has its own queues; rates of tokens hold for all fronts together. Default: 0 on a single
-    core, 1 on up to seven, and one for every four cores from there."""
+    """Processes with gRPC, HTTP and texts, which share the port, beside one process with the levels. 0: one process
+    does everything. Default: 0 on a single core, 1 on up to seven, and one for every four cores from there."""
     cache: Annotated[str | Path, "DIR"] = "auto"
-    """Folder of weights that are packed for this machine's processor; levels and processes map them and share the
-    memory. auto: HMC_CACHE, or the platform's folder for caches. none, and a folder that cannot be written: every level
-    has a copy of its own in memory. Files of the bundle itself are never mapped."""
+    """Folder of weights that are packed for this machine's processor. Levels and processes map them and share the
+    memory. auto: HMC_CACHE, or the platform's folder for caches. none: every level has a copy of its own in memory, as
+    where the folder cannot be written."""
 
     levels: Annotated[Names | None, BeforeValidator(lambda value: None if value == "all" else value)] = None
     """Levels to load at the start, besides the default level, such as full,h36, or with their model, such as en-de/h36.
@@ -121,8 +120,8 @@ class ServerSettings(SettingsModel):
     (of at most 32 texts) counts interactive texts only, because it goes before all others."""
     auto_target_ms: Annotated[float | None, POSITIVE, "MS"] = None
     """`auto` leaves a level whose 95th percentile of queue + compute is above this many milliseconds, or will be with
-    the texts that wait. A call of many sentences counts as what one of them alone would take. For interactive calls
-    only: streams wait by design. Default: latency is not considered."""
+    the texts that wait. A call of many sentences counts as one of them alone. Streams do not count. Default: latency is
+    not considered."""
 
     tls_cert: Annotated[Path | None, "FILE"] = None
     """PEM file of the certificate chain. With it and `tls_key`, the server accepts TLS connections only. Read again
